@@ -1,0 +1,292 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"time"
+)
+
+// Tx is one attempt of Update: what it reads is recorded as checks, what it
+// writes is buffered until the commit. A Tx belongs to one goroutine and is dead
+// once Update's function has returned.
+type Tx struct {
+	db   *DB
+	ctx  context.Context
+	tag  string
+	rows []txRow
+	// index finds rows by space and key once there are more than a few.
+	index map[string]int
+	after []func(Version, error)
+}
+
+// txRow is a key that the transaction has read, written, or both.
+type txRow struct {
+	space string
+	key   []byte
+	read  bool
+	// seen is the row as it was read, expired or not. Only if read.
+	seen  Row
+	write *Write
+}
+
+// Backoff between attempts of Update: the first wait is about retryFirst, each
+// further one twice as long, up to retryMost, all jittered.
+const (
+	retryFirst = 500 * time.Microsecond
+	retryMost  = 50 * time.Millisecond
+)
+
+// Update runs fn in a transaction: what fn read through tx still held when its
+// writes were committed, all at one instant. If it did not hold any more, fn runs
+// again with a fresh Tx, after a jittered wait, until ctx ends; so fn must have no
+// effect but through tx. An error of fn ends Update and nothing is written.
+//
+// Errors: that of fn; a *ConflictError together with the context's error if ctx
+// ended between attempts; ErrUnknownOutcome, after which Update does not run fn
+// again; and what Commit returns. The version is 0 if fn wrote nothing.
+func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) (Version, error) {
+	wait := retryFirst
+	for {
+		v, err := db.attempt(ctx, fn)
+		if !IsConflict(err) {
+			return v, err
+		}
+		timer := time.NewTimer(wait/2 + rand.N(wait))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return 0, errors.Join(ctx.Err(), err)
+		case <-timer.C:
+		}
+		wait = min(2*wait, retryMost)
+	}
+}
+
+func (db *DB) attempt(ctx context.Context, fn func(tx *Tx) error) (Version, error) {
+	tx := &Tx{db: db, ctx: ctx}
+	if err := fn(tx); err != nil {
+		return 0, err
+	}
+	for _, hook := range db.hooks {
+		if err := hook(tx); err != nil {
+			return 0, err
+		}
+	}
+	t := tx.txn()
+	if len(t.Writes) == 0 && len(t.Checks) < 2 {
+		return 0, nil // one row read at one instant needs no proof
+	}
+	v, err := db.commit(ctx, t)
+	if err == nil || errors.Is(err, ErrUnknownOutcome) {
+		for _, f := range tx.after {
+			f(v, err)
+		}
+	}
+	if len(t.Writes) == 0 {
+		v = 0
+	}
+	return v, err
+}
+
+// Context returns the context of the Update that tx belongs to.
+func (tx *Tx) Context() context.Context { return tx.ctx }
+
+// SetTag sets the tag that the commit carries.
+func (tx *Tx) SetTag(tag string) { tx.tag = tag }
+
+// Tag returns the tag set last.
+func (tx *Tx) Tag() string { return tx.tag }
+
+// AfterCommit registers f to run once the commit has happened, with its version
+// and a nil error, or once its outcome is unknown, with ErrUnknownOutcome. f does
+// not run if the commit was refused. It runs on the goroutine of Update and must
+// not block.
+func (tx *Tx) AfterCommit(f func(Version, error)) { tx.after = append(tx.after, f) }
+
+// Get reads one row; its own buffered write, if there is one, wins, and has the
+// version of the row that it replaces. The bytes must not be changed.
+func (tx *Tx) Get(space string, key []byte) (Row, error) {
+	rows, err := tx.GetAll(Ref{Space: space, Key: key})
+	if err != nil {
+		return Row{}, err
+	}
+	return rows[0], nil
+}
+
+// GetAll reads rows, as Get does, all of those not read before in one call to
+// the engine.
+func (tx *Tx) GetAll(refs ...Ref) ([]Row, error) {
+	if err := tx.load(refs); err != nil {
+		return nil, err
+	}
+	rows := make([]Row, len(refs))
+	for i, ref := range refs {
+		r := &tx.rows[tx.find(ref.Space, ref.Key)]
+		switch {
+		case r.write != nil:
+			rows[i] = r.written()
+		case r.seen.Expired && !ref.IncludeExpired:
+			rows[i] = Row{Key: r.key}
+		default:
+			rows[i] = r.seen
+		}
+	}
+	return rows, nil
+}
+
+func (r *txRow) written() Row {
+	if r.write.Delete {
+		return Row{Key: r.key}
+	}
+	return Row{Key: r.key, Value: r.write.Value, Link: r.write.Link, ExpiresAt: r.write.ExpiresAt, Version: r.seen.Version}
+}
+
+// load reads the rows of refs that tx has not read, as they are stored.
+func (tx *Tx) load(refs []Ref) error {
+	var missing []Ref
+	for _, ref := range refs {
+		if i := tx.find(ref.Space, ref.Key); i >= 0 && tx.rows[i].read {
+			continue
+		}
+		missing = append(missing, Ref{Space: ref.Space, Key: ref.Key, IncludeExpired: true})
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	rows, err := tx.db.Get(tx.ctx, missing...)
+	if err != nil {
+		return err
+	}
+	for i, ref := range missing {
+		tx.saw(ref.Space, rows[i])
+	}
+	return nil
+}
+
+// saw records a row that the engine returned, unless it has been read before:
+// the first read is the one that the commit checks.
+func (tx *Tx) saw(space string, row Row) {
+	r := tx.row(space, row.Key)
+	if !r.read {
+		r.read, r.seen = true, row
+	}
+}
+
+// Scan reads the rows of a range under a guard row: the guard is read first and
+// checked at the commit, and so is every row that fn got. Rows that tx itself has
+// written must not lie in the range. fn gets rows as Get returns them and must
+// not use tx.
+func (tx *Tx) Scan(guard Ref, space string, r Range, fn func(Row) bool) error {
+	if guard.Space == "" || len(guard.Key) == 0 {
+		return fmt.Errorf("scan of space %s: %w", space, ErrUnguardedRange)
+	}
+	for i := range tx.rows {
+		if w := &tx.rows[i]; w.write != nil && w.space == space && r.contains(w.key) {
+			return fmt.Errorf("scan of space %s: %w: the transaction has written in the range", space, ErrInvalid)
+		}
+	}
+	if err := tx.load([]Ref{guard}); err != nil {
+		return err
+	}
+	return tx.db.Scan(tx.ctx, space, r, func(row Row) bool {
+		row.Key = append([]byte(nil), row.Key...)
+		row.Value = append([]byte(nil), row.Value...)
+		tx.saw(space, row)
+		return fn(row)
+	})
+}
+
+func (r Range) contains(key []byte) bool {
+	return string(key) >= string(r.Start) && (r.End == nil || string(key) < string(r.End))
+}
+
+// Put buffers a write, in place of an earlier one of the same key. tx keeps the
+// slices of w until the commit.
+func (tx *Tx) Put(w Write) {
+	r := tx.row(w.Space, w.Key)
+	r.write = &w
+}
+
+// Delete buffers the removal of a row.
+func (tx *Tx) Delete(space string, key []byte) {
+	tx.Put(Write{Space: space, Key: key, Delete: true})
+}
+
+// Changes yields each buffered write together with the row that it replaces, as
+// stored: absent, live or expired. Rows that were not read yet are read now, and
+// thereby checked. Hooks use it. Writes made while it runs are not yielded.
+func (tx *Tx) Changes(want func(space string) bool) (iter.Seq2[Row, Write], error) {
+	var refs []Ref
+	for i := range tx.rows {
+		if r := &tx.rows[i]; r.write != nil && want(r.space) {
+			refs = append(refs, Ref{Space: r.space, Key: r.key})
+		}
+	}
+	if err := tx.load(refs); err != nil {
+		return nil, err
+	}
+	return func(yield func(Row, Write) bool) {
+		for _, ref := range refs {
+			r := &tx.rows[tx.find(ref.Space, ref.Key)]
+			if !yield(r.seen, *r.write) {
+				return
+			}
+		}
+	}, nil
+}
+
+// find returns the place of a key in tx.rows, or -1.
+func (tx *Tx) find(space string, key []byte) int {
+	if tx.index != nil {
+		if i, ok := tx.index[space+"\x00"+string(key)]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range tx.rows {
+		if r := &tx.rows[i]; string(r.key) == string(key) && r.space == space {
+			return i
+		}
+	}
+	return -1
+}
+
+func (tx *Tx) row(space string, key []byte) *txRow {
+	if i := tx.find(space, key); i >= 0 {
+		return &tx.rows[i]
+	}
+	tx.rows = append(tx.rows, txRow{space: space, key: key})
+	n := len(tx.rows)
+	switch {
+	case tx.index != nil:
+		tx.index[space+"\x00"+string(key)] = n - 1
+	case n > smallTxn:
+		tx.index = make(map[string]int, 4*n)
+		for i := range tx.rows {
+			tx.index[tx.rows[i].space+"\x00"+string(tx.rows[i].key)] = i
+		}
+	}
+	return &tx.rows[n-1]
+}
+
+// txn turns what was recorded into a minitransaction.
+func (tx *Tx) txn() *Txn {
+	t := &Txn{Tag: tx.tag}
+	for i := range tx.rows {
+		r := &tx.rows[i]
+		if r.read {
+			t.Checks = append(t.Checks, Check{
+				Space: r.space, Key: r.key, Version: r.seen.Version,
+				// What was read as expired must still be the same expired row.
+				IncludeExpired: r.seen.Expired,
+			})
+		}
+		if r.write != nil {
+			t.Writes = append(t.Writes, *r.write)
+		}
+	}
+	return t
+}
