@@ -141,6 +141,9 @@ func TestOnlyOneStatsdAtATime(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		if err := r.runStatsd(ctx, newClient(), func() {}); err != nil {
+			t.Errorf("after the first has ended: %v", err)
+		}
 	})
 }
 
