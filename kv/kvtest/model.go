@@ -27,11 +27,17 @@ var ModelLimits = kv.Limits{CommitRows: 20_000, CommitBytes: 64 << 20}
 // are overwritten when it returns, so that a caller who keeps them notices.
 type Model struct {
 	clock clock.Clock
+	*modelData
 
-	mu      sync.Mutex
-	idle    sync.Cond // signalled when running reaches 0; uses mu
+	// Guarded by modelData.mu.
+	idle    sync.Cond // signalled when running reaches 0
 	running int       // calls in progress, which Close waits for
 	closed  bool
+}
+
+// modelData is shared by all engines that were opened on it.
+type modelData struct {
+	mu      sync.Mutex
 	spaces  map[string]*modelSpace
 	last    kv.Version // the largest version handed out
 	entries uint64     // how many feed entries were ever written, in all spaces
@@ -64,29 +70,36 @@ type modelEntry struct {
 
 // NewModel returns an empty engine whose versions and expiry follow the clock.
 func NewModel(c clock.Clock) *Model {
-	m := &Model{clock: c, spaces: map[string]*modelSpace{}}
-	m.idle.L = &m.mu
+	return (&modelData{spaces: map[string]*modelSpace{}}).open(c)
+}
+
+func (d *modelData) open(c clock.Clock) *Model {
+	m := &Model{clock: c, modelData: d}
+	m.idle.L = &d.mu
 	return m
 }
 
 // NewDB returns a DB on an empty Model.
 func NewDB(c clock.Clock) *kv.DB { return kv.New(NewModel(c), ModelLimits) }
 
-// Clone returns an engine with the data that m holds now and a clock of its own.
-// It works on a closed engine too, and so stands for opening the data again.
+// Open returns another engine on the same data, with a clock of its own: what a
+// second process has, or the next one once m is closed.
+func (m *Model) Open(c clock.Clock) *Model { return m.open(c) }
+
+// Clone returns an engine on a copy of the data as it is now, for a test that goes
+// back to this moment. It works on a closed engine too.
 func (m *Model) Clone(c clock.Clock) *Model {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	clone := NewModel(c)
-	clone.last, clone.entries = m.last, m.entries
+	d := &modelData{spaces: map[string]*modelSpace{}, last: m.last, entries: m.entries}
 	for name, s := range m.spaces {
 		feeds := slices.Clone(s.feeds)
 		for i := range feeds {
 			feeds[i].entries = slices.Clone(feeds[i].entries)
 		}
-		clone.spaces[name] = &modelSpace{opts: s.opts, rows: slices.Clone(s.rows), feeds: feeds}
+		d.spaces[name] = &modelSpace{opts: s.opts, rows: slices.Clone(s.rows), feeds: feeds}
 	}
-	return clone
+	return d.open(c)
 }
 
 // enter locks the model for a call. Whoever gets no error calls leave.
