@@ -1,0 +1,264 @@
+package storage
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/kv/key"
+)
+
+// Staged says what became of an append.
+type Staged struct {
+	Batch string
+	// Modified is the collection's timestamp, which a batch does not change.
+	Modified Timestamp
+	// TooManyBytes and TooManyRecords are the ids that the batch had no room for.
+	TooManyBytes, TooManyRecords []string
+}
+
+// batch is the value of a row in sync_batches: the sums of its staged rows.
+type batch struct {
+	records, bytes int64
+}
+
+func (b batch) encode() []byte {
+	v := []byte{formatOne}
+	v = binary.AppendUvarint(v, uint64(b.records))
+	return binary.AppendUvarint(v, uint64(b.bytes))
+}
+
+func decodeBatch(row kv.Row) (batch, error) {
+	v := valueReader{rest: row.Value}
+	format := v.byte()
+	b := batch{records: int64(v.uint()), bytes: int64(v.uint())}
+	if v.bad || format != formatOne {
+		return batch{}, fmt.Errorf("%w: row of a batch", kv.ErrCorrupt)
+	}
+	return b, nil
+}
+
+// batchIDSize is the length of a batch id in random bytes.
+const batchIDSize = 16
+
+// StartBatch opens a batch and stages the patches in it. Nothing of it is
+// visible to any reader.
+func (s *Store) StartBatch(ctx context.Context, u User, collection string, patches []Patch, since Unmodified) (Staged, error) {
+	var raw [batchIDSize]byte
+	if _, err := io.ReadFull(s.opts.Random, raw[:]); err != nil {
+		return Staged{}, fmt.Errorf("make batch id: %w", err)
+	}
+	id, err := s.assign(ctx, collection)
+	if err != nil {
+		return Staged{}, err
+	}
+	staged := Staged{Batch: base64.RawURLEncoding.EncodeToString(raw[:])}
+	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
+		known := h.find(id) != nil
+		c, err := s.grow(ctx, u, h, collection, id)
+		if err != nil {
+			return false, err
+		}
+		if err := holds(since, c.modified); err != nil {
+			return false, err
+		}
+		staged.Modified = c.modified
+		row := kv.Row{
+			Key:       place{u, id, c.life}.batchKey(staged.Batch),
+			ExpiresAt: s.opts.Clock.Now().Add(BatchLifetime),
+		}
+		return !known, s.stage(ctx, tx, u, h, collection, stagingArea{place{u, id, c.life}, row, batch{}}, patches, &staged)
+	})
+	return staged, err
+}
+
+// Append stages more patches in a batch. What they give goes over what earlier
+// ones gave of the same records.
+func (s *Store) Append(ctx context.Context, u User, collection, batchID string, patches []Patch, since Unmodified) (Staged, error) {
+	id, err := s.lookup(ctx, collection)
+	if err != nil {
+		return Staged{}, err
+	}
+	staged := Staged{Batch: batchID}
+	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
+		area, c, err := s.openBatch(tx, u, h, id, batchID)
+		if err != nil {
+			return false, err
+		}
+		if err := holds(since, c.modified); err != nil {
+			return false, err
+		}
+		staged.Modified = c.modified
+		return false, s.stage(ctx, tx, u, h, collection, area, patches, &staged)
+	})
+	return staged, err
+}
+
+// stagingArea is an open batch in a transaction.
+type stagingArea struct {
+	place place
+	row   kv.Row
+	batch batch
+}
+
+// openBatch reads the row of a batch, which is the guard of its staged rows.
+func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string) (stagingArea, *collection, error) {
+	c := h.find(id)
+	if c == nil || !validBatchID(batchID) {
+		return stagingArea{}, nil, ErrNoBatch
+	}
+	area := stagingArea{place: place{u, id, c.life}}
+	var err error
+	if area.row, err = tx.Get(SpaceBatches, area.place.batchKey(batchID)); err != nil {
+		return stagingArea{}, nil, err
+	}
+	if !area.row.Exists() {
+		return stagingArea{}, nil, ErrNoBatch
+	}
+	area.batch, err = decodeBatch(area.row)
+	return area, c, err
+}
+
+func validBatchID(id string) bool {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
+	return err == nil && len(raw) == batchIDSize
+}
+
+// stage writes patches into a batch, as far as it has room for them.
+func (s *Store) stage(ctx context.Context, tx *kv.Tx, u User, h *head, collection string, area stagingArea, patches []Patch, out *Staged) error {
+	out.TooManyBytes, out.TooManyRecords = nil, nil
+	refs := make([]kv.Ref, len(patches))
+	for i := range patches {
+		refs[i] = kv.Ref{Space: SpaceStaged, Key: area.place.stagedKey(out.Batch, patches[i].ID)}
+	}
+	rows, err := tx.GetAll(refs...)
+	if err != nil {
+		return err
+	}
+	b := area.batch
+	for i, p := range patches {
+		before := Patch{ID: p.ID}
+		if rows[i].Exists() {
+			if before, err = decodeStaged(p.ID, rows[i]); err != nil {
+				return err
+			}
+		}
+		after := before
+		after.merge(p)
+		grown := batch{records: b.records, bytes: b.bytes + after.size() - before.size()}
+		if !rows[i].Exists() {
+			grown.records++
+		}
+		switch {
+		case grown.bytes > s.opts.MaxBatchBytes:
+			out.TooManyBytes = append(out.TooManyBytes, p.ID)
+			continue
+		case grown.records > s.opts.MaxBatchRecords:
+			out.TooManyRecords = append(out.TooManyRecords, p.ID)
+			continue
+		}
+		b = grown
+		tx.Put(kv.Write{
+			Space: SpaceStaged, Key: refs[i].Key, Value: after.encodeStaged(), Link: after.Link,
+		})
+	}
+	// Usage with what the batch now holds, as if it were published.
+	if err := s.checkQuota(ctx, u, h, collection, b.bytes); err != nil {
+		return err
+	}
+	tx.Put(kv.Write{Space: SpaceBatches, Key: area.row.Key, Value: b.encode(), ExpiresAt: area.row.ExpiresAt})
+	return nil
+}
+
+// CommitBatch publishes a batch together with further patches, which go over the
+// staged ones field by field, and returns the timestamp of all of them.
+func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID string, patches []Patch, since Unmodified) (Timestamp, error) {
+	id, err := s.lookup(ctx, collection)
+	if err != nil {
+		return 0, err
+	}
+	var t Timestamp
+	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
+		tx.SetTag(CommitTag)
+		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
+			return false, err
+		}
+		area, c, err := s.openBatch(tx, u, h, id, batchID)
+		if err != nil {
+			return false, err
+		}
+		if err := holds(since, c.modified); err != nil {
+			return false, err
+		}
+		all, err := s.takeStaged(tx, area)
+		if err != nil {
+			return false, err
+		}
+		all = mergePatches(all, patches)
+		w := writer{store: s, tx: tx, place: area.place, collection: c}
+		old, err := w.load(all)
+		if err != nil {
+			return false, err
+		}
+		t = s.tick(h)
+		w.apply(t, all, old)
+		tx.Delete(SpaceBatches, area.row.Key)
+		return true, nil
+	})
+	return t, err
+}
+
+// takeStaged reads the staged rows of a batch and deletes them.
+func (s *Store) takeStaged(tx *kv.Tx, area stagingArea) ([]Patch, error) {
+	var patches []Patch
+	var keys [][]byte
+	var bad error
+	prefix := area.row.Key // a staged key is its batch's key and the record id
+	guard := kv.Ref{Space: SpaceBatches, Key: area.row.Key}
+	err := tx.Scan(guard, SpaceStaged, kv.Prefix(prefix), func(row kv.Row) bool {
+		r := key.NewReader(row.Key[len(prefix):])
+		id := r.String()
+		var p Patch
+		if bad = r.Done(); bad == nil {
+			p, bad = decodeStaged(id, row)
+		}
+		patches = append(patches, p)
+		keys = append(keys, row.Key)
+		return bad == nil
+	})
+	if err != nil || bad != nil {
+		return nil, fmt.Errorf("read batch: %w", firstError(err, bad))
+	}
+	for _, k := range keys {
+		tx.Delete(SpaceStaged, k)
+	}
+	return patches, nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergePatches lays later patches over earlier ones of the same records.
+func mergePatches(earlier, later []Patch) []Patch {
+	at := make(map[string]int, len(earlier))
+	for i := range earlier {
+		at[earlier[i].ID] = i
+	}
+	for _, p := range later {
+		if i, ok := at[p.ID]; ok {
+			earlier[i].merge(p)
+		} else {
+			earlier = append(earlier, p)
+		}
+	}
+	return earlier
+}

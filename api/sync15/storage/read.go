@@ -1,0 +1,154 @@
+package storage
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/holdfast-dev/holdfast/kv"
+)
+
+// Info describes a storage.
+type Info struct {
+	// Modified is the storage's timestamp, 0 if it is empty.
+	Modified    Timestamp
+	Collections []CollectionInfo
+}
+
+// CollectionInfo describes a collection that exists.
+type CollectionInfo struct {
+	Name     string
+	Modified Timestamp
+	// Count is the number of live records and Bytes the sum of their payload
+	// lengths. Only Usage sets them.
+	Count, Bytes int64
+}
+
+// Info returns the timestamps of a storage and its collections.
+func (s *Store) Info(ctx context.Context, u User) (Info, error) {
+	h, err := s.head(ctx, u)
+	if err != nil {
+		return Info{}, err
+	}
+	return s.info(ctx, h)
+}
+
+func (s *Store) info(ctx context.Context, h *head) (Info, error) {
+	info := Info{Modified: h.modified()}
+	for i := range h.collections {
+		c := &h.collections[i]
+		if !c.exists() {
+			continue
+		}
+		name, err := s.name(ctx, c.id)
+		if err != nil {
+			return Info{}, err
+		}
+		info.Collections = append(info.Collections, CollectionInfo{Name: name, Modified: c.modified, Count: c.count, Bytes: c.bytes})
+	}
+	return info, nil
+}
+
+// Usage returns a storage with the counts and sizes of its collections.
+func (s *Store) Usage(ctx context.Context, u User) (Info, error) {
+	h, err := s.head(ctx, u)
+	if err != nil {
+		return Info{}, err
+	}
+	if h.expiring() {
+		if _, err := s.liveTotals(ctx, u, h); err != nil {
+			return Info{}, err
+		}
+	}
+	return s.info(ctx, h)
+}
+
+// liveTotals replaces the sums in h, which include expired records that have not
+// been removed yet, by those of live records, and adds them up.
+func (s *Store) liveTotals(ctx context.Context, u User, h *head) (sum collection, err error) {
+	for i := range h.collections {
+		c := &h.collections[i]
+		if c.expiring > 0 {
+			c.count, c.bytes = 0, 0
+			prefix := place{u, c.id, c.life}.prefix()
+			err := s.db.Scan(ctx, spaceOrder, kv.Prefix(prefix), func(row kv.Row) bool {
+				size, _ := binary.Uvarint(row.Value)
+				c.count++
+				c.bytes += int64(size)
+				return true
+			})
+			if err != nil {
+				return collection{}, err
+			}
+		}
+		sum.count += c.count
+		sum.bytes += c.bytes
+	}
+	return sum, nil
+}
+
+// Get returns one record, or ErrNotFound.
+func (s *Store) Get(ctx context.Context, u User, collection, record string) (Record, error) {
+	id, err := s.lookup(ctx, collection)
+	if err != nil {
+		return Record{}, err
+	}
+	h, err := s.head(ctx, u)
+	if err != nil {
+		return Record{}, err
+	}
+	c := h.find(id)
+	if !c.exists() {
+		return Record{}, ErrNotFound
+	}
+	row, err := s.db.GetOne(ctx, SpaceRecords, place{u, id, c.life}.recordKey(record))
+	if err != nil {
+		return Record{}, err
+	}
+	if !row.Exists() {
+		return Record{}, ErrNotFound
+	}
+	return decodeRecord(record, row)
+}
+
+// CheckWrite evaluates, without writing, what a write with uploads would fail
+// on: the precondition on the collection or, if record is not empty, on the
+// record; the quota; and the existence of the batch, if one is named. The
+// transaction of the write checks them again.
+func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batchID string, since Unmodified) error {
+	id, err := s.lookup(ctx, collection)
+	if err != nil {
+		return err
+	}
+	h, err := s.head(ctx, u)
+	if err != nil {
+		return err
+	}
+	var modified Timestamp
+	c := h.find(id)
+	if c != nil {
+		modified = c.modified
+	}
+	if record != "" && since != nil {
+		rec, err := s.Get(ctx, u, collection, record)
+		if err != nil && err != ErrNotFound {
+			return err
+		}
+		modified = rec.Modified
+	}
+	if err := holds(since, modified); err != nil {
+		return err
+	}
+	if batchID != "" {
+		if c == nil || !validBatchID(batchID) {
+			return ErrNoBatch
+		}
+		row, err := s.db.GetOne(ctx, SpaceBatches, place{u, id, c.life}.batchKey(batchID))
+		if err != nil {
+			return err
+		}
+		if !row.Exists() {
+			return ErrNoBatch
+		}
+	}
+	return s.checkQuota(ctx, u, h, collection, 0)
+}
