@@ -1,0 +1,281 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+
+	pebbledb "github.com/cockroachdb/pebble/v2"
+
+	"github.com/holdfast-dev/holdfast/kv"
+)
+
+// stripeCount is the number of locks that keys share. A commit holds its locks
+// during a sync, so the number of commits in flight, at most some thousands,
+// should stay below it.
+const stripeCount = 4096
+
+type stripes [stripeCount]sync.RWMutex
+
+// stripeSet is a set of stripes.
+type stripeSet [stripeCount / 64]uint64
+
+func (s *stripeSet) add(hash uint64) { s[hash%stripeCount/64] |= 1 << (hash % 64) }
+func (s *stripeSet) has(i int) bool  { return s[i/64]&(1<<(i%64)) != 0 }
+
+// each calls f with the members in ascending order.
+func (s *stripeSet) each(f func(int)) {
+	for w, word := range s {
+		for ; word != 0; word &= word - 1 {
+			f(w*64 + bits.TrailingZeros64(word))
+		}
+	}
+}
+
+// place is a key of a transaction as it is stored.
+type place struct {
+	space *space
+	key   []byte
+	hash  uint64
+}
+
+// plan is a transaction made ready to lock.
+type plan struct {
+	checks, writes []place
+	// shared has the stripes of checks, exclusive those of writes.
+	shared, exclusive stripeSet
+}
+
+// Commit implements kv.Engine. A context that ends during the call has no effect
+// once the locks are taken: the write is local and short.
+func (e *Engine) Commit(ctx context.Context, t *kv.Txn) (kv.Version, error) {
+	v, err := e.commit(ctx, t)
+	if err != nil {
+		return 0, fmt.Errorf("pebble: commit: %w", err)
+	}
+	return v, nil
+}
+
+func (e *Engine) commit(ctx context.Context, t *kv.Txn) (kv.Version, error) {
+	if err := e.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer e.leave()
+	e.catalogMu.RLock()
+	defer e.catalogMu.RUnlock()
+	p, err := e.plan(t)
+	if err != nil {
+		return 0, err
+	}
+	e.lockStripes(p)
+	defer e.unlockStripes(p)
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	now := e.clock.Now()
+	if err := e.verify(t, p, now); err != nil {
+		return 0, err
+	}
+	if len(t.Writes) == 0 {
+		return e.flights.next(now), nil
+	}
+	return e.write(t, p, now)
+}
+
+// plan resolves the spaces and encodes the keys.
+func (e *Engine) plan(t *kv.Txn) (*plan, error) {
+	size := 0
+	for i := range t.Checks {
+		size += maxPrefixSize + len(t.Checks[i].Key)
+	}
+	for i := range t.Writes {
+		size += maxPrefixSize + len(t.Writes[i].Key)
+	}
+	keys := make([]byte, 0, size) // never grows: places point into it
+	places := make([]place, len(t.Checks)+len(t.Writes))
+	p := &plan{checks: places[:len(t.Checks)], writes: places[len(t.Checks):]}
+	locate := func(at *place, name string, k []byte, set *stripeSet) (err error) {
+		if at.space, err = e.space(name); err != nil {
+			return err
+		}
+		from := len(keys)
+		keys = append(append(keys, at.space.rows...), k...)
+		at.key = keys[from:]
+		at.hash = maphash.Bytes(e.seed, at.key)
+		set.add(at.hash)
+		return nil
+	}
+	for i := range t.Checks {
+		if err := locate(&p.checks[i], t.Checks[i].Space, t.Checks[i].Key, &p.shared); err != nil {
+			return nil, err
+		}
+	}
+	for i := range t.Writes {
+		if err := locate(&p.writes[i], t.Writes[i].Space, t.Writes[i].Key, &p.exclusive); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// lockStripes locks in ascending order, so that commits cannot wait for each
+// other in a circle.
+func (e *Engine) lockStripes(p *plan) {
+	p.all().each(func(i int) {
+		if p.exclusive.has(i) {
+			e.stripes[i].Lock()
+		} else {
+			e.stripes[i].RLock()
+		}
+	})
+}
+
+func (e *Engine) unlockStripes(p *plan) {
+	p.all().each(func(i int) {
+		if p.exclusive.has(i) {
+			e.stripes[i].Unlock()
+		} else {
+			e.stripes[i].RUnlock()
+		}
+	})
+}
+
+func (p *plan) all() *stripeSet {
+	all := p.shared
+	for i := range all {
+		all[i] |= p.exclusive[i]
+	}
+	return &all
+}
+
+// verify compares the checks with the rows. What it reads is durable: no flight
+// writes to stripes that are locked here.
+func (e *Engine) verify(t *kv.Txn, p *plan, now time.Time) error {
+	var conflict kv.ConflictError
+	for i := range t.Checks {
+		c := &t.Checks[i]
+		v, err := e.versionOf(&p.checks[i], c, now)
+		if err != nil {
+			return err
+		}
+		if v != c.Version {
+			conflict.Refs = append(conflict.Refs, kv.Ref{
+				Space: c.Space, Key: slices.Clone(c.Key), IncludeExpired: c.IncludeExpired,
+			})
+		}
+	}
+	if len(conflict.Refs) > 0 {
+		return &conflict
+	}
+	return nil
+}
+
+// versionOf returns the version of a row as the check c sees it.
+func (e *Engine) versionOf(at *place, c *kv.Check, now time.Time) (kv.Version, error) {
+	b, closer, err := e.db.Get(at.key)
+	if errors.Is(err, pebbledb.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, readError(err, c.Space, c.Key)
+	}
+	defer closer.Close()
+	h, err := decodeRow(b)
+	if err != nil {
+		return 0, corruptRow(c.Space, c.Key)
+	}
+	if !h.counts(now, c.IncludeExpired) {
+		return 0, nil
+	}
+	return h.version, nil
+}
+
+// write gives the transaction its version and makes it durable.
+func (e *Engine) write(t *kv.Txn, p *plan, now time.Time) (kv.Version, error) {
+	size := batchSize(t, p)
+	if err := e.room.reserve(size); err != nil {
+		return 0, err
+	}
+	f := newFlight(t, p)
+	e.flights.begin(f, now)
+	defer e.flights.end(f)
+	if err := e.ceiling.raise(e.db, f.version); err != nil {
+		return 0, err
+	}
+	b := e.db.NewBatchWithSize(size)
+	for i := range t.Writes {
+		addWrite(b, &t.Writes[i], &p.writes[i], f.version, uint32(i))
+	}
+	if err := e.failed(); err != nil {
+		return 0, err // nothing of the batch has reached Pebble
+	}
+	if err := e.apply(b); err != nil {
+		return 0, err
+	}
+	if f.feed {
+		e.trimSometimes(p, now)
+	}
+	return f.version, nil
+}
+
+func newFlight(t *kv.Txn, p *plan) *flight {
+	f := &flight{}
+	for i := range t.Writes {
+		if id := p.writes[i].space.id; !slices.Contains(f.spaces, id) {
+			f.spaces = append(f.spaces, id)
+		}
+		if t.Writes[i].Delete {
+			f.deletes = append(f.deletes, p.writes[i].hash)
+		}
+		f.feed = f.feed || hasFeed(&t.Writes[i], p.writes[i].space)
+	}
+	slices.Sort(f.deletes)
+	return f
+}
+
+// hasFeed: the options of a space may have changed since the caller looked.
+func hasFeed(w *kv.Write, s *space) bool { return w.Feed != nil && s.FeedShards > 0 }
+
+// maxPrefixSize bounds what idPrefix returns.
+const maxPrefixSize = 1 + 9
+
+// batchSize is an upper bound of the bytes that the batch will have.
+func batchSize(t *kv.Txn, p *plan) int {
+	const headerSize, opSize = 12, 1 + 5 + 5 // kind and two lengths
+	n := headerSize
+	for i := range t.Writes {
+		w := &t.Writes[i]
+		n += opSize + len(p.writes[i].key)
+		if !w.Delete {
+			n += rowSize(w)
+		}
+		if w.Feed != nil {
+			n += opSize + maxPrefixSize + 1 + feedPlaceSize + feedEntrySize(w)
+		}
+	}
+	return n
+}
+
+func addWrite(b *pebbledb.Batch, w *kv.Write, at *place, v kv.Version, index uint32) {
+	// Operations of a batch in memory cannot fail.
+	if w.Delete {
+		_ = b.Delete(at.key, nil)
+	} else {
+		op := b.SetDeferred(len(at.key), rowSize(w))
+		copy(op.Key, at.key)
+		appendRow(op.Value[:0], w, v)
+		_ = op.Finish()
+	}
+	if hasFeed(w, at.space) {
+		shard := at.space.shardPrefix(shardOf(w.Key, at.space.FeedShards))
+		op := b.SetDeferred(len(shard)+feedPlaceSize, feedEntrySize(w))
+		feedPlace{v, index}.append(append(op.Key[:0], shard...))
+		appendFeedEntry(op.Value[:0], w)
+		_ = op.Finish()
+	}
+}

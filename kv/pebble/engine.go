@@ -1,0 +1,131 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	pebbledb "github.com/cockroachdb/pebble/v2"
+
+	"github.com/holdfast-dev/holdfast/clock"
+	"github.com/holdfast-dev/holdfast/kv"
+)
+
+// Engine is the engine on one folder. It is safe for concurrent use.
+type Engine struct {
+	dir   string
+	db    *pebbledb.DB
+	disk  *freezer
+	lock  *pebbledb.Lock
+	clock clock.Clock
+	log   *slog.Logger
+	calls calls
+
+	flights *flights
+	ceiling ceiling
+	stripes stripes
+	seed    maphash.Seed
+	room    room
+
+	// catalogMu is held shared by commits and exclusively while the set of
+	// spaces changes, so that no commit writes to a space being dropped.
+	catalogMu sync.RWMutex
+	catalog   atomic.Pointer[map[string]*space]
+}
+
+var _ kv.Engine = (*Engine)(nil)
+
+// Limits returns what one commit may hold. A commit is in memory about three
+// times while it is applied: as the caller's slices, as the batch, and as the
+// index over the batch until it is flushed.
+func Limits() kv.Limits { return kv.Limits{CommitRows: 200_000, CommitBytes: 256 << 20} }
+
+// Close waits for running calls, closes the folder and gives it up to others.
+func (e *Engine) Close() error {
+	if !e.calls.close() {
+		return nil
+	}
+	var errs []error
+	if e.disk.err() == nil {
+		// Nothing is in flight: the next run may go on right behind the last
+		// version instead of at the ceiling.
+		errs = append(errs, e.db.Set(ceilingKey, versionBytes(e.flights.last), pebbledb.Sync))
+	}
+	errs = append(errs, e.db.Close(), e.disk.err(), e.lock.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("pebble: close folder %s: %w", e.dir, err)
+	}
+	return nil
+}
+
+// enter begins a call, and leave must follow if it succeeds.
+func (e *Engine) enter(ctx context.Context) error {
+	if !e.calls.enter() {
+		return kv.ErrClosed
+	}
+	err := ctx.Err()
+	if err == nil {
+		err = e.failed()
+	}
+	if err != nil {
+		e.calls.leave()
+	}
+	return err
+}
+
+func (e *Engine) leave() { e.calls.leave() }
+
+// failed returns the error of every call after the folder was frozen.
+func (e *Engine) failed() error {
+	if err := e.disk.err(); err != nil {
+		return fmt.Errorf("folder %s cannot be written any more, repair it and start holdfast again: %w", e.dir, err)
+	}
+	return nil
+}
+
+// translate turns an error of Pebble into one of the contract.
+func translate(err error) error {
+	if pebbledb.IsCorruptionError(err) {
+		return fmt.Errorf("%w: %w", kv.ErrCorrupt, err)
+	}
+	return err
+}
+
+// calls counts running calls, so that Close can wait for them. Unlike a
+// read-write lock it lets a call run inside another one while Close waits.
+type calls struct {
+	state   atomic.Int64
+	once    sync.Once
+	drained chan struct{}
+}
+
+const closing = 1 << 62
+
+func (c *calls) enter() bool {
+	if c.state.Add(1)&closing != 0 {
+		c.leave()
+		return false
+	}
+	return true
+}
+
+func (c *calls) leave() {
+	if c.state.Add(-1) == closing {
+		c.once.Do(func() { close(c.drained) })
+	}
+}
+
+// close lets no further call in and waits for the running ones. It reports
+// whether it was the first to be called.
+func (c *calls) close() bool {
+	old := c.state.Or(closing)
+	if old == 0 {
+		c.once.Do(func() { close(c.drained) })
+	}
+	<-c.drained
+	return old&closing == 0
+}

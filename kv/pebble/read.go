@@ -1,0 +1,195 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"time"
+
+	pebbledb "github.com/cockroachdb/pebble/v2"
+
+	"github.com/holdfast-dev/holdfast/kv"
+)
+
+// Get implements kv.Engine.
+func (e *Engine) Get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
+	rows, err := e.get(ctx, refs)
+	if err != nil {
+		return nil, fmt.Errorf("pebble: get: %w", err)
+	}
+	return rows, nil
+}
+
+// getter is what a *pebble.DB and a *pebble.Snapshot have in common.
+type getter interface {
+	Get(key []byte) ([]byte, io.Closer, error)
+}
+
+func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	now := e.clock.Now()
+	var from getter = e.db
+	if len(refs) > 1 {
+		snapshot := e.db.NewSnapshot()
+		defer snapshot.Close()
+		from = snapshot
+	}
+	rows := make([]kv.Row, len(refs))
+	for i := range refs {
+		if err := e.getRow(ctx, from, &refs[i], now, &rows[i]); err != nil {
+			return nil, err
+		}
+	}
+	// Only now: a failure is set before what it makes worthless can be seen.
+	if err := e.failed(); err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// getRow reads one row and waits until what it saw is durable.
+func (e *Engine) getRow(ctx context.Context, from getter, ref *kv.Ref, now time.Time, row *kv.Row) error {
+	s, err := e.space(ref.Space)
+	if err != nil {
+		return err
+	}
+	var scratch [128]byte
+	key := append(append(scratch[:0], s.rows...), ref.Key...)
+	b, closer, err := from.Get(key)
+	switch {
+	case errors.Is(err, pebbledb.ErrNotFound):
+		row.Key = append([]byte(nil), ref.Key...)
+		if err := e.flights.awaitRemoval(ctx, maphash.Bytes(e.seed, key)); err != nil {
+			return err
+		}
+		return e.settleSpace(s)
+	case err != nil:
+		return readError(err, ref.Space, ref.Key)
+	}
+	defer closer.Close()
+	h, err := decodeRow(b)
+	if err != nil {
+		return corruptRow(ref.Space, ref.Key)
+	}
+	if h.counts(now, ref.IncludeExpired) {
+		*row = h.row(now)
+		buf := make([]byte, len(ref.Key)+len(h.value))
+		n := copy(buf, ref.Key)
+		copy(buf[n:], h.value)
+		row.Key, row.Value = buf[:n:n], buf[n:]
+	} else {
+		row.Key = append([]byte(nil), ref.Key...)
+	}
+	if err := e.flights.awaitVersion(ctx, h.version); err != nil {
+		return err
+	}
+	return e.settleSpace(s)
+}
+
+func corruptRow(space string, key []byte) error {
+	return fmt.Errorf("%w: row %q of space %s", kv.ErrCorrupt, key, space)
+}
+
+func readError(err error, space string, key []byte) error {
+	return fmt.Errorf("row %q of space %s: %w", key, space, translate(err))
+}
+
+// Scan implements kv.Engine. It reads from one instant, and keeps what was
+// stored then on disk while it runs.
+func (e *Engine) Scan(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) error {
+	if err := e.scan(ctx, space, r, fn); err != nil {
+		return fmt.Errorf("pebble: scan of space %s: %w", space, err)
+	}
+	return nil
+}
+
+func (e *Engine) scan(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
+	s, err := e.space(space)
+	if err != nil {
+		return err
+	}
+	now := e.clock.Now()
+	lower, upper := s.bounds(r)
+	it, err := e.db.NewIterWithContext(ctx, &pebbledb.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return translate(err)
+	}
+	// Rows that flights remove are already absent from the iterator.
+	if err := e.flights.awaitRemovals(ctx, s.id); err != nil {
+		return errors.Join(err, it.Close())
+	}
+	if err := e.settleSpace(s); err != nil {
+		return errors.Join(err, it.Close())
+	}
+	err = e.visit(ctx, it, s, r, now, fn)
+	if cerr := it.Close(); err == nil && cerr != nil {
+		err = translate(cerr)
+	}
+	if err == nil {
+		err = e.failed()
+	}
+	return err
+}
+
+func (s *space) bounds(r kv.Range) (lower, upper []byte) {
+	lower = append(append(make([]byte, 0, len(s.rows)+len(r.Start)), s.rows...), r.Start...)
+	if r.End == nil {
+		return lower, kv.PrefixEnd(s.rows)
+	}
+	return lower, append(append(make([]byte, 0, len(s.rows)+len(r.End)), s.rows...), r.End...)
+}
+
+// checkEvery is how many rows a scan visits before it looks at its context.
+const checkEvery = 256
+
+func (e *Engine) visit(ctx context.Context, it *pebbledb.Iterator, s *space, r kv.Range, now time.Time, fn func(kv.Row) bool) error {
+	first, next := it.First, it.Next
+	if r.Reverse {
+		first, next = it.Last, it.Prev
+	}
+	passed := 0
+	seen := 0
+	for ok := first(); ok; ok = next() {
+		if passed++; passed%checkEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		key := it.Key()[len(s.rows):]
+		b, err := it.ValueAndErr()
+		if err != nil {
+			return readError(err, s.Name, key)
+		}
+		h, err := decodeRow(b)
+		if err != nil {
+			return corruptRow(s.Name, key)
+		}
+		if err := e.awaitDurable(ctx, h.version); err != nil {
+			return err
+		}
+		if !h.counts(now, r.IncludeExpired) {
+			continue
+		}
+		row := h.row(now)
+		row.Key = key
+		if seen++; !fn(row) || seen == r.Limit {
+			return nil
+		}
+	}
+	return nil
+}
+
+// awaitDurable returns once a version that was seen is durable.
+func (e *Engine) awaitDurable(ctx context.Context, v kv.Version) error {
+	if err := e.flights.awaitVersion(ctx, v); err != nil {
+		return err
+	}
+	return e.failed()
+}
