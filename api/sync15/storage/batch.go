@@ -2,11 +2,10 @@ package storage
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"fmt"
-	"io"
 
+	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/key"
 )
@@ -41,28 +40,25 @@ func decodeBatch(row kv.Row) (batch, error) {
 	return b, nil
 }
 
-// batchIDSize is the length of a batch id in random bytes.
-const batchIDSize = 16
-
 // StartBatch opens a batch and stages the patches in it. Nothing of it is
 // visible to any reader.
-func (s *Store) StartBatch(ctx context.Context, u User, collection string, patches []Patch, since Unmodified) (Staged, error) {
-	var raw [batchIDSize]byte
-	if _, err := io.ReadFull(s.opts.Random, raw[:]); err != nil {
-		return Staged{}, fmt.Errorf("make batch id: %w", err)
+func (s *Store) StartBatch(ctx context.Context, u User, collection string, patches []Patch, pre bso.Precondition) (Staged, error) {
+	batchID, err := bso.NewBatchID(s.opts.Random)
+	if err != nil {
+		return Staged{}, err
 	}
 	id, err := s.assign(ctx, collection)
 	if err != nil {
 		return Staged{}, err
 	}
-	staged := Staged{Batch: base64.RawURLEncoding.EncodeToString(raw[:])}
+	staged := Staged{Batch: batchID}
 	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
 		known := h.find(id) != nil
 		c, err := s.grow(ctx, u, h, collection, id)
 		if err != nil {
 			return false, err
 		}
-		if err := holds(since, c.modified); err != nil {
+		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		staged.Modified = c.modified
@@ -77,7 +73,7 @@ func (s *Store) StartBatch(ctx context.Context, u User, collection string, patch
 
 // Append stages more patches in a batch. What they give goes over what earlier
 // ones gave of the same records.
-func (s *Store) Append(ctx context.Context, u User, collection, batchID string, patches []Patch, since Unmodified) (Staged, error) {
+func (s *Store) Append(ctx context.Context, u User, collection, batchID string, patches []Patch, pre bso.Precondition) (Staged, error) {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
 		return Staged{}, err
@@ -88,7 +84,7 @@ func (s *Store) Append(ctx context.Context, u User, collection, batchID string, 
 		if err != nil {
 			return false, err
 		}
-		if err := holds(since, c.modified); err != nil {
+		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		staged.Modified = c.modified
@@ -107,7 +103,7 @@ type stagingArea struct {
 // openBatch reads the row of a batch, which is the guard of its staged rows.
 func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string) (stagingArea, *collection, error) {
 	c := h.find(id)
-	if c == nil || !validBatchID(batchID) {
+	if c == nil {
 		return stagingArea{}, nil, ErrNoBatch
 	}
 	area := stagingArea{place: place{u, id, c.life}}
@@ -120,11 +116,6 @@ func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string)
 	}
 	area.batch, err = decodeBatch(area.row)
 	return area, c, err
-}
-
-func validBatchID(id string) bool {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
-	return err == nil && len(raw) == batchIDSize
 }
 
 // stage writes patches into a batch, as far as it has room for them.
@@ -140,7 +131,7 @@ func (s *Store) stage(ctx context.Context, tx *kv.Tx, u User, h *head, collectio
 	}
 	b := area.batch
 	for i, p := range patches {
-		before := Patch{ID: p.ID}
+		before := Patch{Update: bso.Update{ID: p.ID}}
 		if rows[i].Exists() {
 			if before, err = decodeStaged(p.ID, rows[i]); err != nil {
 				return err
@@ -175,7 +166,7 @@ func (s *Store) stage(ctx context.Context, tx *kv.Tx, u User, h *head, collectio
 
 // CommitBatch publishes a batch together with further patches, which go over the
 // staged ones field by field, and returns the timestamp of all of them.
-func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID string, patches []Patch, since Unmodified) (Timestamp, error) {
+func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID string, patches []Patch, pre bso.Precondition) (Timestamp, error) {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
 		return 0, err
@@ -190,7 +181,7 @@ func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID str
 		if err != nil {
 			return false, err
 		}
-		if err := holds(since, c.modified); err != nil {
+		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		all, err := s.takeStaged(tx, area)

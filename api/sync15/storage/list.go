@@ -7,50 +7,33 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/key"
 )
-
-// Sort is the order of a listing. Ties are broken by the record's id.
-type Sort int
-
-// Orders of listings.
-const (
-	// Newest: by timestamp, falling, then by id, falling.
-	Newest Sort = iota
-	// Oldest: by timestamp, rising, then by id, rising.
-	Oldest
-	// ByIndex: by sort index, falling, records without one last, then by id,
-	// rising.
-	ByIndex
-)
-
-// Query selects records of a collection. All conditions must hold.
-type Query struct {
-	// IDs restricts to these records, if HasIDs.
-	IDs    []string
-	HasIDs bool
-	// Newer and Older are exclusive bounds, nil if not given.
-	Newer, Older *Timestamp
-	Sort         Sort
-	// Limit is the most records to list; negative means no limit.
-	Limit int
-	// After is the last item of the page before, nil for the first page.
-	After *Item
-	// Full asks for the records and not only for their items.
-	Full bool
-}
 
 // Item is a record's place in an order.
 type Item struct {
 	ID           string
 	Modified     Timestamp
-	SortIndex    int64
+	SortIndex    int32
 	HasSortIndex bool
 	size         int
 }
 
-// Listing is the answer to a Query: one consistent cut of a collection.
+// Cursor returns the position of the item in an order.
+func (it Item) Cursor(sort bso.Sort) bso.Cursor {
+	c := bso.Cursor{Sort: sort, ID: it.ID}
+	switch {
+	case sort != bso.Index:
+		c.Modified = it.Modified
+	case it.HasSortIndex:
+		c.SortIndex = &it.SortIndex
+	}
+	return c
+}
+
+// Listing is the answer to a query: one consistent cut of a collection.
 type Listing struct {
 	// Modified is the collection's timestamp, 0 if it does not exist.
 	Modified Timestamp
@@ -79,7 +62,7 @@ const (
 // List answers a query. A collection that does not exist is empty. ErrChanged
 // means that the collection is written to so often that no attempt found it at
 // rest.
-func (s *Store) List(ctx context.Context, u User, name string, q Query) (*Listing, error) {
+func (s *Store) List(ctx context.Context, u User, name string, q bso.Query) (*Listing, error) {
 	id, err := s.lookup(ctx, name)
 	if err != nil {
 		return nil, err
@@ -94,7 +77,7 @@ func (s *Store) List(ctx context.Context, u User, name string, q Query) (*Listin
 			return &Listing{store: s}, nil
 		}
 		l := &Listing{Modified: c.modified, store: s, place: place{u, id, c.life}}
-		if q.Limit == 0 {
+		if q.Limit != nil && *q.Limit == 0 {
 			return l, nil
 		}
 		if err := l.read(ctx, c, q); err != nil {
@@ -125,12 +108,12 @@ func (l *Listing) Check(ctx context.Context) error {
 	return nil
 }
 
-func (l *Listing) read(ctx context.Context, c *collection, q Query) error {
-	whole := q.Full && q.Newer == nil && q.Older == nil && q.Limit < 0 && c.bytes <= loadBytes
+func (l *Listing) read(ctx context.Context, c *collection, q bso.Query) error {
+	whole := q.Full && q.Newer == nil && q.Older == nil && q.Limit == nil && c.bytes <= loadBytes
 	switch {
-	case q.HasIDs:
+	case q.IDs != nil:
 		return l.readIDs(ctx, q)
-	case q.Sort == ByIndex || whole:
+	case q.Sort == bso.Index || whole:
 		return l.readAll(ctx, c, q)
 	default:
 		return l.readOrder(ctx, q)
@@ -138,7 +121,7 @@ func (l *Listing) read(ctx context.Context, c *collection, q Query) error {
 }
 
 // readOrder lists along sync_bso_order.
-func (l *Listing) readOrder(ctx context.Context, q Query) error {
+func (l *Listing) readOrder(ctx context.Context, q bso.Query) error {
 	prefix := l.place.prefix()
 	r := kv.Prefix(prefix)
 	if q.Newer != nil {
@@ -147,7 +130,7 @@ func (l *Listing) readOrder(ctx context.Context, q Query) error {
 	if q.Older != nil {
 		r.End = key.AppendUint(slices.Clone(prefix), uint64(*q.Older))
 	}
-	if q.Sort == Newest {
+	if q.Sort == bso.Newest {
 		r.Reverse = true
 		if q.After != nil {
 			r.End = minKey(r.End, l.place.orderKey(q.After.Modified, q.After.ID))
@@ -155,8 +138,8 @@ func (l *Listing) readOrder(ctx context.Context, q Query) error {
 	} else if q.After != nil {
 		r.Start = maxKey(r.Start, append(l.place.orderKey(q.After.Modified, q.After.ID), 0))
 	}
-	if q.Limit >= 0 {
-		r.Limit = q.Limit + 1
+	if q.Limit != nil {
+		r.Limit = int(*q.Limit) + 1
 	}
 	var bad error
 	err := l.store.db.Scan(ctx, spaceOrder, r, func(row kv.Row) bool {
@@ -191,17 +174,17 @@ func maxKey(a, b []byte) []byte {
 }
 
 // cut ends a listing at its limit.
-func (l *Listing) cut(limit int) {
-	if limit >= 0 && len(l.Items) > limit {
-		l.Items, l.More = l.Items[:limit], true
+func (l *Listing) cut(limit *uint32) {
+	if limit != nil && int64(len(l.Items)) > int64(*limit) {
+		l.Items, l.More = l.Items[:*limit], true
 		if l.records != nil {
-			l.records = l.records[:limit]
+			l.records = l.records[:*limit]
 		}
 	}
 }
 
 // readIDs lists the records named.
-func (l *Listing) readIDs(ctx context.Context, q Query) error {
+func (l *Listing) readIDs(ctx context.Context, q bso.Query) error {
 	ids := slices.Clone(q.IDs)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
@@ -230,7 +213,7 @@ func (l *Listing) readIDs(ctx context.Context, q Query) error {
 
 // readAll goes through the whole collection and sorts in memory: the records
 // themselves if they fit, else only their items.
-func (l *Listing) readAll(ctx context.Context, c *collection, q Query) error {
+func (l *Listing) readAll(ctx context.Context, c *collection, q bso.Query) error {
 	keep := q.Full && c.bytes <= loadBytes
 	found := make([]Record, 0, c.count)
 	var arena []byte
@@ -268,10 +251,17 @@ func (l *Listing) readAll(ctx context.Context, c *collection, q Query) error {
 }
 
 // arrange filters, sorts and cuts records by a query.
-func (l *Listing) arrange(found []Record, q Query) {
+func (l *Listing) arrange(found []Record, q bso.Query) {
+	var after *Item
+	if q.After != nil {
+		after = &Item{ID: q.After.ID, Modified: q.After.Modified}
+		if q.After.SortIndex != nil {
+			after.SortIndex, after.HasSortIndex = *q.After.SortIndex, true
+		}
+	}
 	found = slices.DeleteFunc(found, func(r Record) bool {
 		return q.Newer != nil && r.Modified <= *q.Newer || q.Older != nil && r.Modified >= *q.Older ||
-			q.After != nil && compareItems(q.Sort, r.item(), *q.After) <= 0
+			after != nil && compareItems(q.Sort, r.item(), *after) <= 0
 	})
 	slices.SortFunc(found, func(a, b Record) int { return compareItems(q.Sort, a.item(), b.item()) })
 	l.records = found
@@ -286,11 +276,11 @@ func (r *Record) item() Item {
 	return Item{ID: r.ID, Modified: r.Modified, SortIndex: r.SortIndex, HasSortIndex: r.HasSortIndex, size: r.Size}
 }
 
-func compareItems(sort Sort, a, b Item) int {
+func compareItems(sort bso.Sort, a, b Item) int {
 	switch sort {
-	case Oldest:
+	case bso.Oldest:
 		return cmp.Or(cmp.Compare(a.Modified, b.Modified), cmp.Compare(a.ID, b.ID))
-	case ByIndex:
+	case bso.Index:
 		if a.HasSortIndex != b.HasSortIndex {
 			if a.HasSortIndex {
 				return -1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 
+	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
@@ -114,7 +115,7 @@ func (s *Store) Get(ctx context.Context, u User, collection, record string) (Rec
 // on: the precondition on the collection or, if record is not empty, on the
 // record; the quota; and the existence of the batch, if one is named. The
 // transaction of the write checks them again.
-func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batchID string, since Unmodified) error {
+func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batchID string, pre bso.Precondition) error {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
 		return err
@@ -128,18 +129,18 @@ func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batc
 	if c != nil {
 		modified = c.modified
 	}
-	if record != "" && since != nil {
+	if record != "" {
 		rec, err := s.Get(ctx, u, collection, record)
 		if err != nil && err != ErrNotFound {
 			return err
 		}
 		modified = rec.Modified
 	}
-	if err := holds(since, modified); err != nil {
+	if err := holds(pre, modified); err != nil {
 		return err
 	}
 	if batchID != "" {
-		if c == nil || !validBatchID(batchID) {
+		if c == nil {
 			return ErrNoBatch
 		}
 		row, err := s.db.GetOne(ctx, SpaceBatches, place{u, id, c.life}.batchKey(batchID))

@@ -3,7 +3,6 @@ package storage
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/kv"
@@ -12,32 +11,21 @@ import (
 // Timestamp is the protocol's time, in hundredths of a second.
 type Timestamp = bso.Timestamp
 
-// Record is a record as it is stored.
+// Record is a record as it is stored. If Link is set, the payload is in the object
+// there, and Payload is empty.
 type Record struct {
-	ID       string
-	Modified Timestamp
-	// SortIndex counts if HasSortIndex.
-	SortIndex    int64
-	HasSortIndex bool
-	// Payload is the inline payload; empty if Link is set.
-	Payload []byte
-	// Link is where the payload is, if it is not inline.
+	bso.Record
 	Link string
 	// Size is the length of the payload in bytes, wherever it is.
 	Size int
 }
 
-// Patch is what a client gives of a record. What it does not give stays.
+// Patch is what a client gives of a record. If Link is set, the payload given is
+// in the object there and has Size bytes, and Payload is not looked at.
 type Patch struct {
-	ID string
-	// HasPayload tells whether a payload is given: in Payload, or, if Link is
-	// set, in the object there, with Size bytes.
-	HasPayload bool
-	Payload    []byte
-	Link       string
-	Size       int
-	// SortIndex and TTL, in seconds, are nil if not given.
-	SortIndex, TTL *int64
+	bso.Update
+	Link string
+	Size int
 }
 
 // size returns the length of the payload given.
@@ -48,16 +36,25 @@ func (p *Patch) size() int64 {
 	return int64(len(p.Payload))
 }
 
+// inline returns the payload given unless it is in an object: a row has one or
+// the other.
+func (p *Patch) inline() []byte {
+	if p.Link != "" {
+		return nil
+	}
+	return p.Payload
+}
+
 // merge lays what later gives over p.
 func (p *Patch) merge(later Patch) {
 	if later.HasPayload {
 		p.HasPayload, p.Payload, p.Link, p.Size = true, later.Payload, later.Link, later.Size
 	}
-	if later.SortIndex != nil {
-		p.SortIndex = later.SortIndex
+	if later.HasSortIndex {
+		p.SortIndex, p.HasSortIndex = later.SortIndex, true
 	}
-	if later.TTL != nil {
-		p.TTL = later.TTL
+	if later.HasTTL {
+		p.TTL, p.HasTTL = later.TTL, true
 	}
 }
 
@@ -81,7 +78,7 @@ func (r *Record) encode() []byte {
 	b = append(b, flags)
 	b = binary.AppendUvarint(b, uint64(r.Modified))
 	if r.HasSortIndex {
-		b = binary.AppendVarint(b, r.SortIndex)
+		b = binary.AppendVarint(b, int64(r.SortIndex))
 	}
 	b = binary.AppendUvarint(b, uint64(r.Size))
 	return append(b, r.Payload...)
@@ -91,9 +88,10 @@ func (r *Record) encode() []byte {
 func decodeRecord(id string, row kv.Row) (Record, error) {
 	v := valueReader{rest: row.Value}
 	flags := v.byte()
-	rec := Record{ID: id, Modified: Timestamp(v.uint()), HasSortIndex: flags&flagSortIndex != 0, Link: row.Link}
-	if rec.HasSortIndex {
-		rec.SortIndex = v.int()
+	rec := Record{Link: row.Link}
+	rec.ID, rec.Modified = id, Timestamp(v.uint())
+	if rec.HasSortIndex = flags&flagSortIndex != 0; rec.HasSortIndex {
+		rec.SortIndex = int32(v.int())
 	}
 	rec.Size = int(v.uint())
 	rec.Payload = v.rest
@@ -114,38 +112,34 @@ func (p *Patch) encodeStaged() []byte {
 	if p.HasPayload {
 		flags |= flagPayload
 	}
-	if p.SortIndex != nil {
+	if p.HasSortIndex {
 		flags |= flagSortIndex
 	}
-	if p.TTL != nil {
+	if p.HasTTL {
 		flags |= flagTTL
 	}
 	b = append(b, flags)
-	if p.SortIndex != nil {
-		b = binary.AppendVarint(b, *p.SortIndex)
+	if p.HasSortIndex {
+		b = binary.AppendVarint(b, int64(p.SortIndex))
 	}
-	if p.TTL != nil {
-		b = binary.AppendVarint(b, *p.TTL)
+	if p.HasTTL {
+		b = binary.AppendVarint(b, int64(p.TTL))
 	}
 	b = binary.AppendUvarint(b, uint64(p.size()))
-	if p.Link == "" {
-		b = append(b, p.Payload...)
-	}
-	return b
+	return append(b, p.inline()...)
 }
 
 // decodeStaged reads a row of batch_bsos. The payload points into the row.
 func decodeStaged(id string, row kv.Row) (Patch, error) {
 	v := valueReader{rest: row.Value}
 	flags := v.byte()
-	p := Patch{ID: id, HasPayload: flags&flagPayload != 0, Link: row.Link}
-	if flags&flagSortIndex != 0 {
-		i := v.int()
-		p.SortIndex = &i
+	p := Patch{Link: row.Link}
+	p.ID, p.HasPayload = id, flags&flagPayload != 0
+	if p.HasSortIndex = flags&flagSortIndex != 0; p.HasSortIndex {
+		p.SortIndex = int32(v.int())
 	}
-	if flags&flagTTL != 0 {
-		i := v.int()
-		p.TTL = &i
+	if p.HasTTL = flags&flagTTL != 0; p.HasTTL {
+		p.TTL = int32(v.int())
 	}
 	p.Size = int(v.uint())
 	if p.HasPayload && p.Link == "" {
@@ -155,17 +149,4 @@ func decodeStaged(id string, row kv.Row) (Patch, error) {
 		return Patch{}, fmt.Errorf("%w: row of a staged record", kv.ErrCorrupt)
 	}
 	return p, nil
-}
-
-// ceilTimestamp rounds t up to the next tick of the protocol's clock. Rounding up
-// makes a write that follows a read in the same tick newer than the time which
-// the reader was told.
-func ceilTimestamp(t time.Time) Timestamp {
-	const tick = int64(10 * time.Millisecond)
-	n := t.UnixNano()
-	ts := n / tick
-	if n%tick > 0 {
-		ts++
-	}
-	return Timestamp(ts)
 }

@@ -78,43 +78,43 @@ func (s *Store) purgeSome(ctx context.Context, space string, prefix []byte) (int
 	return len(keys), err
 }
 
-// RemoveExpiredRecord deletes an expired row of bsos within the sweeper's
+// removeExpiredRecord deletes an expired row of bsos within the sweeper's
 // transaction. No timestamp changes.
-func (s *Store) RemoveExpiredRecord(tx *kv.Tx, row kv.Row) error {
+func removeExpiredRecord(tx *kv.Tx, _ string, row kv.Row) (more bool, err error) {
 	r := key.NewReader(row.Key)
 	p, id := readPlace(r), r.String()
 	if err := r.Done(); err != nil {
-		return fmt.Errorf("expired record: %w", err)
+		return false, fmt.Errorf("expired record: %w", err)
 	}
 	rec, err := decodeRecord(id, row)
 	if err != nil {
-		return err
+		return false, err
 	}
 	headKey := p.user.appendKey(nil)
 	headRow, err := tx.Get(spaceHeads, headKey)
 	if err != nil {
-		return err
+		return false, err
 	}
 	h, err := decodeHead(headRow)
 	if err != nil {
-		return err
+		return false, err
 	}
 	tx.Delete(SpaceRecords, row.Key)
 	c := h.find(p.collection)
 	if c == nil || c.life != p.life {
 		tx.Delete(spaceOrder, p.orderKey(rec.Modified, id))
-		return nil // of a deleted collection that the purge has not reached
+		return false, nil // of a deleted collection that the purge has not reached
 	}
-	w := writer{store: s, tx: tx, place: p, collection: c}
+	w := writer{tx: tx, place: p, collection: c}
 	w.forget(&stored{row: row, record: rec})
 	tx.Put(kv.Write{Space: spaceHeads, Key: headKey, Value: h.encode()})
-	return nil
+	return false, nil
 }
 
-// RemoveExpiredBatch deletes some of the staged rows of an expired batch, and the
+// removeExpiredBatch deletes some of the staged rows of an expired batch, and the
 // batch itself once none is left, within the sweeper's transaction. It reports
 // whether there is more to do in a further transaction.
-func (s *Store) RemoveExpiredBatch(tx *kv.Tx, row kv.Row) (more bool, err error) {
+func removeExpiredBatch(tx *kv.Tx, _ string, row kv.Row) (more bool, err error) {
 	tx.SetTag("") // the links of staged rows are released as by any delete
 	r := kv.Prefix(row.Key)
 	r.Limit = purgeChunk

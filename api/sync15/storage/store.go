@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/kv"
 )
@@ -58,12 +59,8 @@ type PreconditionError struct {
 
 func (e *PreconditionError) Error() string { return "modified at " + e.Modified.String() }
 
-// Unmodified is the precondition of X-If-Unmodified-Since: the resource must not
-// be newer. nil means no precondition.
-type Unmodified = *Timestamp
-
-func holds(since Unmodified, modified Timestamp) error {
-	if since != nil && modified > *since {
+func holds(pre bso.Precondition, modified Timestamp) error {
+	if pre.Failed(modified) {
 		return &PreconditionError{Modified: modified}
 	}
 	return nil
@@ -145,7 +142,7 @@ func (s *Store) update(ctx context.Context, u User, fn func(tx *kv.Tx, h *head) 
 // tick takes the next timestamp of a user. If the clock stands still or went
 // back, timestamps run ahead of it rather than repeat.
 func (s *Store) tick(h *head) Timestamp {
-	h.last = max(ceilTimestamp(s.opts.Clock.Now()), h.last+1)
+	h.last = max(bso.Ceil(s.opts.Clock.Now()), h.last+1)
 	return h.last
 }
 

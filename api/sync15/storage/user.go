@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"encoding/json"
 	"strconv"
 
 	"github.com/holdfast-dev/holdfast/kv/key"
@@ -92,44 +91,4 @@ func readOrder(rest []byte) (Timestamp, string, error) {
 	r := key.NewReader(rest)
 	modified, id := Timestamp(r.Uint()), r.String()
 	return modified, id, r.Done()
-}
-
-// RecordChangeKeys renders the key of a row of bsos as the key columns of a
-// change record.
-func RecordChangeKeys(k []byte) (json.RawMessage, error) {
-	r := key.NewReader(k)
-	p, id := readPlace(r), r.String()
-	if err := r.Done(); err != nil {
-		return nil, err
-	}
-	fields := p.changeKeys()
-	fields["bso_id"] = id
-	return json.Marshal(fields)
-}
-
-// StagedChangeKeys renders the key of a row of batch_bsos as the key columns of
-// a change record.
-func StagedChangeKeys(k []byte) (json.RawMessage, error) {
-	r := key.NewReader(k)
-	p, batch, id := readPlace(r), r.String(), r.String()
-	if err := r.Done(); err != nil {
-		return nil, err
-	}
-	fields := p.changeKeys()
-	fields["batch_id"], fields["batch_bso_id"] = batch, id
-	return json.Marshal(fields)
-}
-
-// changeKeys has the columns that both tables share. Integers are text, as
-// Spanner writes them.
-func (p place) changeKeys() map[string]string {
-	fields := map[string]string{
-		"fxa_uid":       p.user.FxaUID,
-		"fxa_kid":       p.user.FxaKID,
-		"collection_id": strconv.FormatUint(uint64(p.collection), 10),
-	}
-	if !p.user.byAccount() {
-		fields["fxa_uid"] = p.user.ObjectPrefix()
-	}
-	return fields
 }

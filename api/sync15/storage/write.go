@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
 // Put creates or updates one record and returns the new timestamp. The
 // precondition is on the record.
-func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, since Unmodified) (Timestamp, error) {
+func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, pre bso.Precondition) (Timestamp, error) {
 	id, err := s.assign(ctx, collection)
 	if err != nil {
 		return 0, err
@@ -27,7 +28,7 @@ func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, sin
 		if err != nil {
 			return false, err
 		}
-		if err := holds(since, old[0].record.Modified); err != nil {
+		if err := holds(pre, old[0].record.Modified); err != nil {
 			return false, err
 		}
 		t = s.tick(h)
@@ -40,7 +41,7 @@ func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, sin
 // Post creates or updates records, all with one timestamp, which it returns. The
 // ids are distinct. The precondition is on the collection. Without any record
 // the collection still gets the timestamp.
-func (s *Store) Post(ctx context.Context, u User, collection string, patches []Patch, since Unmodified) (Timestamp, error) {
+func (s *Store) Post(ctx context.Context, u User, collection string, patches []Patch, pre bso.Precondition) (Timestamp, error) {
 	id, err := s.assign(ctx, collection)
 	if err != nil {
 		return 0, err
@@ -51,7 +52,7 @@ func (s *Store) Post(ctx context.Context, u User, collection string, patches []P
 		if err != nil {
 			return false, err
 		}
-		if err := holds(since, c.modified); err != nil {
+		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
@@ -140,7 +141,7 @@ func (w *writer) load(patches []Patch) ([]stored, error) {
 		old[i].record = rec
 		if old[i].live = !row.Expired; !old[i].live {
 			w.forget(&old[i])
-			old[i].record = Record{ID: rec.ID}
+			old[i].record = Record{}
 		}
 	}
 	return old, nil
@@ -165,17 +166,17 @@ func (w *writer) applyOne(t Timestamp, now time.Time, p *Patch, old *stored) {
 		expires = old.row.ExpiresAt
 		w.forget(old)
 	}
-	if !old.live || p.HasPayload || p.SortIndex != nil {
+	if !old.live || p.HasPayload || p.HasSortIndex {
 		rec.Modified = t
 	}
 	if p.HasPayload {
-		rec.Payload, rec.Link, rec.Size = p.Payload, p.Link, int(p.size())
+		rec.Payload, rec.Link, rec.Size = p.inline(), p.Link, int(p.size())
 	}
-	if p.SortIndex != nil {
-		rec.SortIndex, rec.HasSortIndex = *p.SortIndex, true
+	if p.HasSortIndex {
+		rec.SortIndex, rec.HasSortIndex = p.SortIndex, true
 	}
-	if p.TTL != nil {
-		expires = now.Add(time.Duration(*p.TTL) * time.Second)
+	if p.HasTTL {
+		expires = now.Add(time.Duration(p.TTL) * time.Second)
 	}
 	w.tx.Put(kv.Write{
 		Space: SpaceRecords, Key: old.row.Key, Value: rec.encode(), Link: rec.Link, ExpiresAt: expires,
@@ -221,7 +222,7 @@ func (w *writer) remove(old []stored) int {
 
 // Delete removes one record and returns the new timestamp of its collection. The
 // precondition is on the record.
-func (s *Store) Delete(ctx context.Context, u User, collection, record string, since Unmodified) (Timestamp, error) {
+func (s *Store) Delete(ctx context.Context, u User, collection, record string, pre bso.Precondition) (Timestamp, error) {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
 		return 0, err
@@ -233,14 +234,14 @@ func (s *Store) Delete(ctx context.Context, u User, collection, record string, s
 			return false, ErrNotFound
 		}
 		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
-		old, err := w.load([]Patch{{ID: record}})
+		old, err := w.load([]Patch{{Update: bso.Update{ID: record}}})
 		if err != nil {
 			return false, err
 		}
 		if !old[0].live {
 			return false, ErrNotFound
 		}
-		if err := holds(since, old[0].record.Modified); err != nil {
+		if err := holds(pre, old[0].record.Modified); err != nil {
 			return false, err
 		}
 		w.remove(old)
@@ -255,7 +256,7 @@ func (s *Store) Delete(ctx context.Context, u User, collection, record string, s
 // and gets the timestamp returned. The precondition is on the collection. If
 // there is no such collection nothing happens, and the timestamp is what it would
 // have been.
-func (s *Store) DeleteSome(ctx context.Context, u User, collection string, records []string, since Unmodified) (Timestamp, error) {
+func (s *Store) DeleteSome(ctx context.Context, u User, collection string, records []string, pre bso.Precondition) (Timestamp, error) {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
 		return 0, err
@@ -267,7 +268,7 @@ func (s *Store) DeleteSome(ctx context.Context, u User, collection string, recor
 			t = s.tick(h)
 			return false, nil
 		}
-		if err := holds(since, c.modified); err != nil {
+		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		patches := make([]Patch, 0, len(records))
@@ -275,7 +276,7 @@ func (s *Store) DeleteSome(ctx context.Context, u User, collection string, recor
 		for _, r := range records {
 			if _, twice := seen[r]; !twice {
 				seen[r] = struct{}{}
-				patches = append(patches, Patch{ID: r})
+				patches = append(patches, Patch{Update: bso.Update{ID: r}})
 			}
 		}
 		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
@@ -294,7 +295,7 @@ func (s *Store) DeleteSome(ctx context.Context, u User, collection string, recor
 // DeleteCollection removes a collection with its records and batches. The
 // storage's timestamp becomes the one returned. The precondition is on the
 // collection. Deleting a collection that does not exist changes nothing.
-func (s *Store) DeleteCollection(ctx context.Context, u User, name string, since Unmodified) (Timestamp, error) {
+func (s *Store) DeleteCollection(ctx context.Context, u User, name string, pre bso.Precondition) (Timestamp, error) {
 	id, err := s.lookup(ctx, name)
 	if err != nil {
 		return 0, err
@@ -306,7 +307,7 @@ func (s *Store) DeleteCollection(ctx context.Context, u User, name string, since
 			t = s.tick(h)
 			return false, nil
 		}
-		if err := holds(since, c.modified); err != nil {
+		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		if err := s.sendPurge(tx, u, []collection{*c}); err != nil {
@@ -322,10 +323,10 @@ func (s *Store) DeleteCollection(ctx context.Context, u User, name string, since
 
 // DeleteAll removes everything that a user has; the storage is then as if it had
 // never been used. The precondition is on the storage.
-func (s *Store) DeleteAll(ctx context.Context, u User, since Unmodified) (Timestamp, error) {
+func (s *Store) DeleteAll(ctx context.Context, u User, pre bso.Precondition) (Timestamp, error) {
 	var t Timestamp
 	err := s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
-		if err := holds(since, h.modified()); err != nil {
+		if err := holds(pre, h.modified()); err != nil {
 			return false, err
 		}
 		t = s.tick(h)
