@@ -313,9 +313,11 @@ func (s *Store) DeleteCollection(ctx context.Context, u User, name string, pre b
 		if err := s.sendPurge(tx, u, []collection{*c}); err != nil {
 			return false, err
 		}
-		h.remove(id)
 		t = s.tick(h)
-		h.tombstone = t
+		if c.exists() {
+			h.tombstone = t
+		}
+		h.remove(id)
 		return true, nil
 	})
 	return t, err
