@@ -1,0 +1,190 @@
+package queue
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/kv/key"
+)
+
+// The spaces of a Service; doc.go describes their rows.
+const (
+	catalogSpace = "queue_catalog"
+	messageSpace = "queue_message"
+	readySpace   = "queue_ready"
+	movedSpace   = "queue_moved"
+	deadSpace    = "queue_dead"
+)
+
+// Limits of a message, in bytes. They leave room in a row for what is stored
+// around it.
+const (
+	MaxKeySize     = kv.MaxKeySize - 64
+	MaxPayloadSize = kv.MaxValueSize - 4<<10
+	maxReasonSize  = 1 << 10
+)
+
+// record is a message as its row holds it.
+type record struct {
+	deliver, due time.Time
+	lost         int // leases lost so far
+	reason       string
+	payload      []byte
+}
+
+// moved reports whether due is no longer the delivery time.
+func (r *record) moved() bool { return !r.due.Equal(r.deliver) }
+
+const recordFormat = 1
+
+func (r *record) encode() []byte {
+	b := make([]byte, 0, 32+len(r.reason)+len(r.payload))
+	b = append(b, recordFormat)
+	b = appendTime(b, r.deliver)
+	b = appendTime(b, r.due)
+	b = binary.AppendUvarint(b, uint64(r.lost))
+	b = binary.AppendUvarint(b, uint64(len(r.reason)))
+	b = append(b, r.reason...)
+	return append(b, r.payload...)
+}
+
+// decodeRecord takes a record apart. The payload points into b.
+func decodeRecord(b []byte) (record, error) {
+	d := decoder{rest: b}
+	format := d.byte()
+	r := record{deliver: d.time(), due: d.time(), lost: int(d.uvarint())}
+	r.reason = string(d.bytes(d.uvarint()))
+	r.payload = d.rest
+	if d.failed || format != recordFormat {
+		return record{}, fmt.Errorf("%w: message of format %d", kv.ErrCorrupt, format)
+	}
+	return r, nil
+}
+
+// appendTime keeps all that a time.Time of years 1 to 9999 holds, to the
+// nanosecond.
+func appendTime(b []byte, t time.Time) []byte {
+	b = binary.AppendVarint(b, t.Unix())
+	return binary.AppendUvarint(b, uint64(t.Nanosecond()))
+}
+
+// decoder reads what the append functions of this package wrote.
+type decoder struct {
+	rest   []byte
+	failed bool
+}
+
+func (d *decoder) fail() { d.rest, d.failed = nil, true }
+
+func (d *decoder) byte() byte {
+	if len(d.rest) == 0 {
+		d.fail()
+		return 0
+	}
+	b := d.rest[0]
+	d.rest = d.rest[1:]
+	return b
+}
+
+func (d *decoder) bytes(n uint64) []byte {
+	if n > uint64(len(d.rest)) {
+		d.fail()
+		return nil
+	}
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *decoder) uvarint() uint64 {
+	u, n := binary.Uvarint(d.rest)
+	if n <= 0 {
+		d.fail()
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return u
+}
+
+func (d *decoder) time() time.Time {
+	sec, n := binary.Varint(d.rest)
+	if n <= 0 {
+		d.fail()
+		return time.Time{}
+	}
+	d.rest = d.rest[n:]
+	nsec := d.uvarint()
+	if nsec >= 1e9 {
+		d.fail()
+		return time.Time{}
+	}
+	return time.Unix(sec, int64(nsec)).UTC()
+}
+
+func (q *Queue) messageKey(k []byte) []byte {
+	return append(append(make([]byte, 0, len(q.prefix)+len(k)), q.prefix...), k...)
+}
+
+// timeKey is the key in readySpace and movedSpace; with an empty k, the place
+// before all messages of that time.
+func (q *Queue) timeKey(t time.Time, k []byte) []byte {
+	b := append(make([]byte, 0, len(q.prefix)+8+len(k)), q.prefix...)
+	return append(key.AppendTime(b, t), k...)
+}
+
+// splitTimeKey is the inverse of timeKey. The message key points into b.
+func (q *Queue) splitTimeKey(b []byte) (time.Time, []byte, error) {
+	r := key.NewReader(b[len(q.prefix):])
+	t := r.Time()
+	if r.Err() != nil {
+		return time.Time{}, nil, fmt.Errorf("%w: key in an index of queue %s", kv.ErrCorrupt, q.name)
+	}
+	return t, r.Rest(), nil
+}
+
+// readyValue is what a row in readySpace says about its message.
+func readyValue(r *record) []byte {
+	v := uint64(len(r.payload)) << 1
+	if r.moved() {
+		v |= 1
+	}
+	return binary.AppendUvarint(nil, v)
+}
+
+func splitReadyValue(b []byte) (size int, moved bool) {
+	v, _ := binary.Uvarint(b)
+	return int(v >> 1), v&1 != 0
+}
+
+// put writes a message and its index rows.
+func (q *Queue) put(tx *kv.Tx, k []byte, r *record) {
+	tx.Put(kv.Write{Space: messageSpace, Key: q.messageKey(k), Value: r.encode()})
+	tx.Put(kv.Write{Space: readySpace, Key: q.timeKey(r.due, k), Value: readyValue(r)})
+	if r.moved() {
+		tx.Put(kv.Write{Space: movedSpace, Key: q.timeKey(r.deliver, k)})
+	}
+}
+
+// remove deletes a message and its index rows.
+func (q *Queue) remove(tx *kv.Tx, k []byte, r *record) {
+	tx.Delete(messageSpace, q.messageKey(k))
+	tx.Delete(readySpace, q.timeKey(r.due, k))
+	if r.moved() {
+		tx.Delete(movedSpace, q.timeKey(r.deliver, k))
+	}
+}
+
+// rows reads the message rows of keys in the transaction.
+func (q *Queue) rows(tx *kv.Tx, keys [][]byte) ([]kv.Row, error) {
+	return tx.GetAll(q.refs(keys)...)
+}
+
+func (q *Queue) refs(keys [][]byte) []kv.Ref {
+	refs := make([]kv.Ref, len(keys))
+	for i, k := range keys {
+		refs[i] = kv.Ref{Space: messageSpace, Key: q.messageKey(k)}
+	}
+	return refs
+}
