@@ -54,9 +54,11 @@ func (q *Queue) send(tx *kv.Tx, messages []Outgoing) error {
 	}
 	now := q.s.clock.Now()
 	first := time.Time{}
+	sending := make(map[string]struct{}, len(messages))
 	for i := range messages {
 		m := &messages[i]
-		if rows[i].Value != nil {
+		sending[string(m.Key)] = struct{}{}
+		if rows[i].Value != nil || len(sending) <= i {
 			return fmt.Errorf("%w: %q", ErrExists, m.Key)
 		}
 		deliver := m.DeliverTime.UTC()
