@@ -233,11 +233,11 @@ func testURLs(f *fixture) {
 		f.Errorf("URL = %q, want %q", got, want)
 	}
 	foreign := []string{
-		scheme + "://other-bucket/name", scheme + "x://" + bucket + "/name", "https://example.com/name",
+		scheme + "://other-bucket/name", scheme + "x://x" + bucket + "/name", "https://example.com/name",
 		scheme + "://" + bucket + "x/name", strings.ToUpper(scheme) + "://x" + bucket + "/name",
 	}
 	malformed := []string{
-		"", "/", "name", prefix, strings.TrimSuffix(prefix, "/") + "", scheme + "://", scheme + ":", scheme + ":/x/y", "://" + bucket + "/name",
+		"", "/", "name", prefix, strings.TrimSuffix(prefix, "/"), scheme + "://", scheme + ":", scheme + ":/x/y", "://" + bucket + "/name",
 		scheme + "://other-bucket", scheme + "://other-bucket/", prefix + "..", prefix + "\xff", prefix + "a\x00",
 		prefix + strings.Repeat("x", blob.MaxNameLen+1), " " + prefix + "name", "gs:///name",
 	}
