@@ -286,6 +286,9 @@ func (s *Store) Retire(ctx context.Context, email string) (bool, error) {
 // PasswordChanged shuts out clients that signed in before the password was changed
 // at a time. It reports whether that was news.
 func (s *Store) PasswordChanged(ctx context.Context, email string, at time.Time) (bool, error) {
+	if at.UnixMilli() <= 0 {
+		return false, nil
+	}
 	// One less, so that who signs in with the new password at that moment passes.
 	generation := at.UnixMilli() - 1
 	done, err := s.changeCurrent(ctx, email, func(u *User) bool {
