@@ -218,7 +218,7 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 	for _, id := range unwritten {
 		for n, i := range at {
 			if patches[i].ID == id && err == nil {
-				uploads.Discard(ctx, links[n])
+				uploads.Discard(ctx, n)
 			}
 		}
 	}
