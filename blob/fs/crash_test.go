@@ -1,0 +1,341 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-dev/holdfast/blob"
+)
+
+// openWith opens root with a hook on each step.
+func openWith(t *testing.T, root string, before func(step, path string) error) *Driver {
+	t.Helper()
+	d, err := open(t.Context(), root, Options{}, &disk{before: before})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// kill lets go of what the kernel releases when a process dies.
+func kill(t *testing.T, d *Driver) {
+	t.Helper()
+	d.closed.Store(true)
+	if err := errors.Join(d.tmpLock.Close(), d.ownerLock.Close(), d.names.close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// storyOp is one operation of the story that is told with faults; want is the
+// state of its object once it has succeeded.
+type storyOp struct {
+	title string
+	run   func(ctx context.Context, s *blob.Store) error
+	name  string
+	want  string // "", or content and state
+}
+
+func putOp(name, content string) storyOp {
+	return storyOp{"put " + name, func(ctx context.Context, s *blob.Store) error {
+		return s.Put(ctx, name, strings.NewReader(content), int64(len(content)))
+	}, name, content + " false"}
+}
+
+func boolOp(title, name, want string, op func(*blob.Store, context.Context, string) (bool, error)) storyOp {
+	return storyOp{title + " " + name, func(ctx context.Context, s *blob.Store) error {
+		_, err := op(s, ctx, name)
+		return err
+	}, name, want}
+}
+
+func story() []storyOp {
+	big := strings.Repeat("0123456789", 60_000) // more than one buffer
+	return []storyOp{
+		putOp("a/b/c", "first"),
+		putOp("a/b/d", big),
+		boolOp("finalize", "a/b/c", "first true", (*blob.Store).Finalize),
+		putOp("a/x", "second"),
+		{"copy", func(ctx context.Context, s *blob.Store) error { return s.Copy(ctx, "a/b/d", "z/z/z") }, "z/z/z", big + " false"},
+		boolOp("discard", "a/b/d", "", (*blob.Store).Discard),
+		boolOp("delete", "a/b/c", "", (*blob.Store).Delete),
+		putOp("a/b/e", "third"), // in a folder that was removed
+		boolOp("delete", "a/x", "", (*blob.Store).Delete),
+	}
+}
+
+// stateOf returns the objects of the store as "content state" by name, and fails
+// the test if one of them is not whole.
+func stateOf(t *testing.T, s *blob.Store) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	err := s.List(t.Context(), "", "", func(a blob.Attrs) bool {
+		r, attrs, err := s.Get(t.Context(), a.Name)
+		if err != nil {
+			t.Errorf("listed object %q: %v", a.Name, err)
+			return true
+		}
+		content, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close()); err != nil {
+			t.Errorf("listed object %q: %v", a.Name, err)
+		}
+		state[a.Name] = fmt.Sprintf("%s %v", content, attrs.Committed)
+		return true
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return state
+}
+
+// tell runs the story up to the first error and returns what must be there
+// afterwards and, if there was an error, the name that may be in either state.
+func tell(ctx context.Context, s *blob.Store) (want map[string]string, open string, err error) {
+	want = map[string]string{}
+	for _, op := range story() {
+		if err := op.run(ctx, s); err != nil {
+			return want, op.name, fmt.Errorf("%s: %w", op.title, err)
+		}
+		if want[op.name] = op.want; op.want == "" {
+			delete(want, op.name)
+		}
+	}
+	return want, "", nil
+}
+
+// wantState compares the store with what must be there, except for one name.
+func wantState(t *testing.T, s *blob.Store, want map[string]string, open string) {
+	t.Helper()
+	got := stateOf(t, s)
+	delete(got, open)
+	want = maps.Clone(want)
+	delete(want, open)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("objects (-want +got):\n%.2000s", diff)
+	}
+}
+
+func TestKilledAtEveryStepLeavesOnlyWholeObjects(t *testing.T) {
+	crash := errors.New("killed")
+	for n := 0; ; n++ {
+		root := newRoot(t)
+		steps, armed := 0, false
+		d := openWith(t, root, func(step, path string) error {
+			if armed {
+				steps++
+			}
+			if steps > n {
+				return crash
+			}
+			return nil
+		})
+		armed = true
+		want, open, err := tell(t.Context(), blob.New(d, blob.Options{}))
+		kill(t, d)
+		again := openTest(t, root)
+		wantState(t, blob.New(again, blob.Options{}), want, open)
+		files, globErr := filepath.Glob(filepath.Join(root, "tmp", "*", "*"))
+		if globErr != nil || !slices.Equal(files, []string{filepath.Join(again.tmp, "lock")}) {
+			t.Errorf("tmp has %v, %v; want only the lock of the new process", files, globErr)
+		}
+		if t.Failed() {
+			t.Fatalf("killed at step %d: %v", n, err)
+		}
+		if err == nil {
+			t.Logf("%d steps", n)
+			return
+		}
+	}
+}
+
+func TestFailureOfAnyStepIsReportedAndLeavesNothingHalfDone(t *testing.T) {
+	for n := 0; ; n++ {
+		steps, armed, failed := 0, false, ""
+		d := openWith(t, newRoot(t), func(step, path string) error {
+			if !armed {
+				return nil
+			}
+			if steps++; steps == n+1 {
+				failed = step
+				return &os.PathError{Op: step, Path: path, Err: syscall.ENOSPC}
+			}
+			return nil
+		})
+		armed = true
+		s := blob.New(d, blob.Options{})
+		want, open, err := tell(t.Context(), s)
+		if failed == "" {
+			return
+		}
+		bestEffort := failed == "rmdir"
+		if !bestEffort && !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("step %d (%s): error is %v, want ENOSPC", n, failed, err)
+		}
+		wantState(t, s, want, open)
+		if before := []string{"create", "write", "sync", "mkdir"}; slices.Contains(before, failed) {
+			if got, ok := stateOf(t, s)[open]; ok && want[open] != got {
+				t.Errorf("step %d (%s): failed Put left %.40q", n, failed, got)
+			}
+		}
+		if files, globErr := filepath.Glob(filepath.Join(d.tmp, "[0-9]*")); globErr != nil || len(files) > 0 {
+			t.Errorf("step %d (%s): left in tmp: %v, %v", n, failed, files, globErr)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+}
+
+// platter is what a power failure leaves of the objects folder: of each folder
+// the entries at its last sync, of each file its bytes at its last sync. It
+// looks at the moment before each step.
+type platter struct {
+	top     string
+	content map[uint64][]byte            // by inode
+	entries map[string]map[string]uint64 // inode by folder and name; 0: folder
+}
+
+func (p *platter) note(step, path string) {
+	switch step {
+	case "sync":
+		if content, err := os.ReadFile(path); err == nil {
+			p.content[inode(path)] = content
+		}
+	case "mkdir":
+		if _, err := os.Lstat(path); err != nil {
+			delete(p.entries, path)
+		}
+	case "sync folder":
+		files, err := os.ReadDir(path)
+		if err != nil {
+			return
+		}
+		p.entries[path] = map[string]uint64{}
+		for _, f := range files {
+			var number uint64
+			if !f.IsDir() {
+				number = inode(filepath.Join(path, f.Name()))
+			}
+			p.entries[path][f.Name()] = number
+		}
+	}
+}
+
+func inode(path string) uint64 {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
+// restore writes what is on the platter under the folder from to the folder to.
+func (p *platter) restore(t *testing.T, from, to string) {
+	t.Helper()
+	for name, number := range p.entries[from] {
+		path := filepath.Join(to, name)
+		if number != 0 {
+			if err := os.WriteFile(path, p.content[number], fileMode); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := os.MkdirAll(path, folderMode); err != nil {
+			t.Fatal(err)
+		}
+		p.restore(t, filepath.Join(from, name), path)
+	}
+}
+
+func TestPowerFailureAtAnyStepKeepsWhatWasReported(t *testing.T) {
+	for n := 0; ; n++ {
+		power := errors.New("power failed")
+		root := newRoot(t)
+		p := &platter{top: filepath.Join(root, "objects"), content: map[uint64][]byte{}, entries: map[string]map[string]uint64{}}
+		steps, armed := 0, false
+		d := openWith(t, root, func(step, path string) error {
+			if !armed {
+				return nil
+			}
+			if steps++; steps > n {
+				return power
+			}
+			p.note(step, path)
+			return nil
+		})
+		armed = true
+		want, open, err := tell(t.Context(), blob.New(d, blob.Options{}))
+		kill(t, d)
+
+		after := openTest(t, newRoot(t))
+		p.restore(t, p.top, after.objects)
+		wantState(t, blob.New(after, blob.Options{}), want, open)
+		if t.Failed() {
+			t.Fatalf("power failed at step %d: %v", n, err)
+		}
+		if err == nil {
+			return
+		}
+	}
+}
+
+func TestPutSyncsFileBeforeRenameAndFolderAfter(t *testing.T) {
+	root := newRoot(t)
+	var mu sync.Mutex
+	var trace []string
+	d := openWith(t, root, func(step, path string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		rel, err := filepath.Rel(root, path)
+		if strings.HasPrefix(rel, "tmp/") {
+			rel = "tmp"
+		}
+		trace = append(trace, step+" "+rel)
+		return err
+	})
+	defer d.Close()
+	s := blob.New(d, blob.Options{})
+	check := func(what string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, trace); diff != "" {
+			t.Errorf("%s: steps (-want +got):\n%s", what, diff)
+		}
+		trace = nil
+	}
+	put := func(name string) {
+		t.Helper()
+		if err := s.Put(t.Context(), name, bytes.NewReader([]byte("x")), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trace = nil
+	put("a/b/c/d")
+	check("first put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/c+d.u",
+		"mkdir objects/a.d", "mkdir objects/a.d/b.d", "rename objects/a.d/b.d/c+d.u",
+		"sync folder objects/a.d/b.d", "sync folder objects", "sync folder objects/a.d")
+	put("a/b/e")
+	check("second put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/e.u", "sync folder objects/a.d/b.d")
+	if _, err := s.Finalize(t.Context(), "a/b/e"); err != nil {
+		t.Fatal(err)
+	}
+	check("finalize", "rename objects/a.d/b.d/e.f", "sync folder objects/a.d/b.d")
+	if _, err := s.Delete(t.Context(), "a/b/e"); err != nil {
+		t.Fatal(err)
+	}
+	check("delete", "remove objects/a.d/b.d/e.u", "remove objects/a.d/b.d/e.f", "sync folder objects/a.d/b.d", "rmdir objects/a.d/b.d")
+}
