@@ -337,6 +337,18 @@ func TestEffectiveConfigurationSaysWhereValuesComeFrom(t *testing.T) {
 	}
 }
 
+func TestStrangeTextsSurvivePrintingAndReading(t *testing.T) {
+	const strange = "\x00\t\n\x1f\x7f\"\\'# <&> é\u2028"
+	want := load(t, Options{Flags: flags(t, "--data-dir", strange)})
+	var b bytes.Buffer
+	if err := WriteEffective(&b, want); err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, Options{File: file(t, b.String())}); got.DataDir != strange {
+		t.Errorf("%q came back as %q", strange, got.DataDir)
+	}
+}
+
 func TestFlagsHaveHelpAndDefaults(t *testing.T) {
 	got := flags(t).FlagUsages()
 	for _, want := range []string{"--config", "--data-dir value", `(default ./holdfast-data)`, "sync.public_url", "--log-level"} {

@@ -217,13 +217,13 @@ func TestSecretsAreNeverShown(t *testing.T) {
 
 func TestAFileWithSecretsThatEverybodyCanReadIsReported(t *testing.T) {
 	path := file(t, "admin.token = '0123456789abcdef'\n")
-	if l := load(t, Options{File: path}); len(l.Warnings) != 0 {
-		t.Errorf("warnings %q", l.Warnings)
-	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if l := load(t, Options{File: path}); len(l.Warnings) != 1 || !strings.Contains(l.Warnings[0], "chmod 640") {
-		t.Errorf("warnings %q", l.Warnings)
+	for mode, want := range map[fs.FileMode]int{0o600: 0, 0o640: 0, 0o644: 1} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		l := load(t, Options{File: path})
+		if len(l.Warnings) != want || want == 1 && !strings.Contains(l.Warnings[0], "chmod 640") {
+			t.Errorf("mode %o: warnings %q", mode, l.Warnings)
+		}
 	}
 }

@@ -52,6 +52,8 @@ func TestEveryMistakeNamesItsKey(t *testing.T) {
 		{"sync.limits.collections.a.max_post_bytes = '3MiB'", "sync.limits.collections.a.max_request_bytes: 2564KiB is too small"},
 		{"[sync.limits.collections.a]\nmax_record_payload_bytes = '20MiB'\nmax_post_bytes = '25MiB'\nmax_request_bytes = '26MiB'",
 			"sync.limits.collections.a.max_record_payload_bytes: 20MiB does not fit into a row (10MiB with its other fields)"},
+		{"[sync.limits.collections.a]\nmax_record_payload_bytes = '10177KiB'\nmax_post_bytes = '10MiB'\nmax_request_bytes = '11MiB'",
+			"sync.limits.collections.a.max_record_payload_bytes: 10177KiB does not fit into a row"},
 		{"[sync]\nmax_body_memory = '25MiB'\noffload.collections = ['a']\n[sync.limits.collections.a]\nmax_post_bytes = '25MiB'\nmax_request_bytes = '26MiB'",
 			"sync.max_body_memory: 25MiB is too small, it must be at least 26MiB"},
 		{"tokenserver.mode = 'open'", `tokenserver.mode: "open" is unknown; possible: accounts, offline`},
@@ -121,8 +123,9 @@ func TestEveryMistakeNamesItsKey(t *testing.T) {
 	}
 }
 
-func TestWhatIsSwitchedOffIsNotChecked(t *testing.T) {
+func TestWhatIsInOrderOrSwitchedOffPasses(t *testing.T) {
 	for _, text := range []string{
+		"[sync.limits.collections.a]\nmax_record_payload_bytes = '10176KiB'\nmax_post_bytes = '10MiB'\nmax_request_bytes = '11MiB'",
 		"tokenserver.enabled = false\ntokenserver.oauth_server_url = ''\nsync.listen = ':8000'",
 		"tokenserver.enabled = false\ntokenserver.mode = 'offline'",
 		"admin.enabled = false\nadmin.listen = ''",

@@ -201,7 +201,7 @@ func assignDuration(d *time.Duration, raw any) error {
 		return wrongType(raw, want)
 	}
 	v, err := time.ParseDuration(strings.TrimSpace(s))
-	if err != nil || v != 0 && strings.Trim(s, "0123456789.+- ") == "" {
+	if err != nil {
 		return wrongType(raw, want)
 	}
 	*d = v
