@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 	"unicode/utf8"
 
 	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/queue"
 )
 
 // Field is a part of a row's key under its name.
@@ -33,10 +33,9 @@ type Table struct {
 // goroutines at once.
 type Tables func(space string) (Table, bool)
 
-// Queue sends a message in a transaction: it becomes visible to receivers if and
-// only if the transaction commits.
+// Queue is what Capture needs of a *queue.Queue.
 type Queue interface {
-	Send(tx *kv.Tx, key, payload []byte, deliverAt time.Time) error
+	Send(tx *kv.Tx, messages ...queue.Outgoing) error
 }
 
 // maxMessageBytes ends a message and begins another one for the same record.
@@ -73,10 +72,17 @@ func (c *Capture) Hook(tx *kv.Tx) error {
 	if err != nil {
 		return fmt.Errorf("capture link changes: %w", err)
 	}
+	var messages []queue.Outgoing
 	for i := range records {
-		if err := c.send(tx, &records[i]); err != nil {
-			return fmt.Errorf("send link changes: %w", err)
+		if messages, err = c.pack(messages, &records[i]); err != nil {
+			return fmt.Errorf("capture link changes: %w", err)
 		}
+	}
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := c.queue.Send(tx, messages...); err != nil {
+		return fmt.Errorf("send link changes: %w", err)
 	}
 	return nil
 }
@@ -223,8 +229,8 @@ func printable(s string) string {
 	return hex.EncodeToString([]byte(s))
 }
 
-// send sends a record in as many messages as its size asks for.
-func (c *Capture) send(tx *kv.Tx, r *Record) error {
+// pack appends a record in as many messages as its size asks for.
+func (c *Capture) pack(messages []queue.Outgoing, r *Record) ([]queue.Outgoing, error) {
 	rest := r.Mods
 	for len(rest) > 0 {
 		n, size := 0, 0
@@ -236,15 +242,13 @@ func (c *Capture) send(tx *kv.Tx, r *Record) error {
 		part.Mods, rest = rest[:n], rest[n:]
 		payload, err := Encode(&part)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		key := make([]byte, 16)
 		if _, err := io.ReadFull(c.random, key); err != nil {
-			return fmt.Errorf("message key: %w", err)
+			return nil, fmt.Errorf("message key: %w", err)
 		}
-		if err := c.queue.Send(tx, key, payload, time.Time{}); err != nil {
-			return err
-		}
+		messages = append(messages, queue.Outgoing{Key: key, Payload: payload})
 	}
-	return nil
+	return messages, nil
 }

@@ -15,13 +15,16 @@ import (
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/kvtest"
+	"github.com/holdfast-dev/holdfast/queue"
 )
 
 // rowQueue is a queue whose messages are rows of a space.
 type rowQueue struct{}
 
-func (rowQueue) Send(tx *kv.Tx, key, payload []byte, _ time.Time) error {
-	tx.Put(kv.Write{Space: "messages", Key: key, Value: payload})
+func (rowQueue) Send(tx *kv.Tx, messages ...queue.Outgoing) error {
+	for _, m := range messages {
+		tx.Put(kv.Write{Space: "messages", Key: m.Key, Value: m.Payload})
+	}
 	return nil
 }
 
@@ -317,7 +320,7 @@ func TestFaultsOfTheCaptureEndTheCommit(t *testing.T) {
 
 type brokenQueue struct{ err error }
 
-func (q brokenQueue) Send(*kv.Tx, []byte, []byte, time.Time) error { return q.err }
+func (q brokenQueue) Send(*kv.Tx, ...queue.Outgoing) error { return q.err }
 
 // TestInvariant2_NoChangeWithoutRecordWhateverFails replays the same commits with
 // a failure at each engine call and compares what the rows hold with what the

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/kvtest"
 	"github.com/holdfast-dev/holdfast/metrics"
+	"github.com/holdfast-dev/holdfast/queue"
 )
 
 func (w *world) sweeper() *Sweeper {
@@ -95,8 +96,10 @@ func TestSweeperHandlesManyRowsOfManySpaces(t *testing.T) {
 // recordQueue keeps the records that the capture of link changes sends.
 type recordQueue struct{}
 
-func (recordQueue) Send(tx *kv.Tx, key, payload []byte, _ time.Time) error {
-	tx.Put(kv.Write{Space: "messages", Key: key, Value: payload})
+func (recordQueue) Send(tx *kv.Tx, messages ...queue.Outgoing) error {
+	for _, m := range messages {
+		tx.Put(kv.Write{Space: "messages", Key: m.Key, Value: m.Payload})
+	}
 	return nil
 }
 
