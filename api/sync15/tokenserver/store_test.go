@@ -398,8 +398,12 @@ func TestUIDsAndUsersRunOut(t *testing.T) {
 		t.Errorf("%v, want errNoUIDLeft", err)
 	}
 	setLast(1)
-	for i := range int64(maxUsers) {
-		b.addUser(t, "c@x", User{CreatedAt: i, ReplacedAt: some(i), NodeID: node})
+	many := make([]User, maxUsers)
+	for i := range many {
+		many[i] = User{UID: uint64(i + 2), ReplacedAt: some(1), NodeID: node}
+	}
+	if _, err := b.db.Update(t.Context(), func(tx *kv.Tx) error { return put(tx, userRef("c@x"), userList{many}) }); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := b.Assign(t.Context(), claimsOf("c@x")); !errors.Is(err, errTooManyUsers) {
 		t.Errorf("%v, want errTooManyUsers", err)
