@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"testing"
@@ -225,6 +226,15 @@ func TestCacheStaysBoundedAndKeepsWhatIsUsed(t *testing.T) {
 	}
 	if again, _ := c.Verify(ourToken, ourNow); again != used {
 		t.Error("the token that was used all the time was forgotten")
+	}
+}
+
+func TestCacheComparesTheTextAndNotOnlyItsHash(t *testing.T) {
+	c := NewCache(keyring(t, ourSecret), 10)
+	hash := maphash.String(c.seed, ourToken)
+	c.shards[hash%shards].tokens.put(hash, cachedToken{text: "another", token: &Token{Key: "another"}})
+	if got, err := c.Verify(ourToken, ourNow); err != nil || got.Key != ourKey {
+		t.Errorf("a token with the same hash was returned: %v, %v", got, err)
 	}
 }
 
