@@ -112,7 +112,7 @@ const (
 // TokenServer configures the token server.
 type TokenServer struct {
 	Enabled                 bool          `key:"enabled" help:"Serve /1.0/sync/1.5 on the address of the Sync door."`
-	Mode                    string        `key:"mode" help:"\"accounts\": believe tokens that Mozilla accounts (or the server at oauth_server_url) has issued. \"offline\": never contact an account server; believe only tokens that are signed by one of the two keys below."`
+	Mode                    string        `key:"mode" help:"\"accounts\": believe tokens that Mozilla accounts (or the server at oauth_server_url) has issued. \"offline\": there is no account server; believe only tokens that the operator has minted with the master secret."`
 	TokenDuration           time.Duration `key:"token_duration" help:"Life of a storage token, whole seconds. Clients renew it after four fifths of that."`
 	AllowNewUsers           bool          `key:"allow_new_users" help:"Let accounts in that have not been here before."`
 	FxAEmailDomain          string        `key:"fxa_email_domain" help:"Domain that makes the user's name here out of the account id."`

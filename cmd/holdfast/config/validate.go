@@ -219,6 +219,9 @@ func (t *TokenServer) validate(m *mistakes) {
 		above(m, "tokenserver.oauth_request_timeout", t.OAuthRequestTimeout, 0)
 	}
 	if t.Webhook.Enabled {
+		if t.Mode == ModeOffline {
+			m.add("tokenserver.webhook.enabled", "needs an account server, and tokenserver.mode is offline")
+		}
 		if t.Webhook.ClientID == "" {
 			m.add("tokenserver.webhook.client_id", "is empty; events are accepted only for a client id")
 		}

@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // jwk is a key that is complete, as TOML below the table of the key.
@@ -57,7 +59,7 @@ func TestEveryMistakeNamesItsKey(t *testing.T) {
 		{"[sync]\nmax_body_memory = '25MiB'\noffload.collections = ['a']\n[sync.limits.collections.a]\nmax_post_bytes = '25MiB'\nmax_request_bytes = '26MiB'",
 			"sync.max_body_memory: 25MiB is too small, it must be at least 26MiB"},
 		{"tokenserver.mode = 'open'", `tokenserver.mode: "open" is unknown; possible: accounts, offline`},
-		{"tokenserver.mode = 'offline'", "tokenserver.primary_jwk.kty: is empty; offline mode believes only"},
+		{"[tokenserver]\nmode = 'offline'\nwebhook = {enabled = true, client_id = 'c', issuer = 'i'}", "tokenserver.webhook.enabled: needs an account server"},
 		{"tokenserver.token_duration = '0s'", "tokenserver.token_duration: "},
 		{"tokenserver.token_duration = '1500ms'", "tokenserver.token_duration: "},
 		{"tokenserver.node_type = 'sqlite'", "tokenserver.node_type: "},
@@ -127,10 +129,10 @@ func TestWhatIsInOrderOrSwitchedOffPasses(t *testing.T) {
 	for _, text := range []string{
 		"[sync.limits.collections.a]\nmax_record_payload_bytes = '10176KiB'\nmax_post_bytes = '10MiB'\nmax_request_bytes = '11MiB'",
 		"tokenserver.enabled = false\ntokenserver.oauth_server_url = ''\nsync.listen = ':8000'",
-		"tokenserver.enabled = false\ntokenserver.mode = 'offline'",
 		"admin.enabled = false\nadmin.listen = ''",
 		"statsd.address = ''",
-		"[tokenserver]\nmode = 'offline'\noauth_server_url = ''\n[tokenserver.primary_jwk]\n" + jwk,
+		"tokenserver.mode = 'offline'\ntokenserver.oauth_server_url = ''",
+		"[tokenserver.primary_jwk]\n" + jwk,
 		"sync.listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'",
 		"sync.listen = ':8000'\nsync.public_url = 'https://sync.example.org/prefix/'",
 		"sync.listen = ':8000'\ntokenserver.init_node_url = 'https://sync.example.org'",
@@ -146,7 +148,7 @@ func TestWarnings(t *testing.T) {
 		{"admin.listen = ':8001'", "admin.listen (:8001) can be reached from other machines"},
 		{"admin.listen = '10.0.0.1:8001'", "admin.listen (10.0.0.1:8001) can be reached"},
 		{"sync.public_url = 'http://sync.example.org/x'", "sync.public_url is not https"},
-		{"[tokenserver]\nmode = 'offline'\n[tokenserver.primary_jwk]\n" + jwk, "tokenserver.mode is offline"},
+		{"tokenserver.mode = 'offline'", "tokenserver.mode is offline"},
 		{"sync.trusted_proxies = ['0.0.0.0/0']", "sync.trusted_proxies contains 0.0.0.0/0"},
 		{"sync.trusted_proxies = ['10.0.0.1']\nsync.public_url = 'https://example.org'", "sync.trusted_proxies has no effect"},
 		{"sync.offload.collections = ['tabs', 'history']\nreconcile.enabled = false", "payloads of tabs, history disappear after 30 days"},
@@ -178,6 +180,22 @@ func TestLimitsOfACollectionFallBackOneByOne(t *testing.T) {
 	}
 	if got := l.LargestRequest(); got != 1<<30 {
 		t.Errorf("LargestRequest = %d", got)
+	}
+}
+
+func TestConfiguredKeysAreJWKs(t *testing.T) {
+	key := "\nkty = 'RSA'\nn = 'AQAB'\ne = 'AQAB'\nalg = 'RS256'\nuse = 'sig'\nfxa_created_at = 7\nkid = "
+	l := load(t, Options{File: file(t, "[tokenserver.primary_jwk]"+key+"'a'\n[tokenserver.secondary_jwk]"+key+"'b'")})
+	got, err := l.TokenServer.Keys()
+	want := []string{
+		`{"kty":"RSA","alg":"RS256","kid":"a","use":"sig","n":"AQAB","e":"AQAB"}`,
+		`{"kty":"RSA","alg":"RS256","kid":"b","use":"sig","n":"AQAB","e":"AQAB"}`,
+	}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("Keys: %v (-want +got):\n%s", err, d)
+	}
+	if none, err := Default().TokenServer.Keys(); len(none) != 0 || err != nil {
+		t.Errorf("default keys %q, %v", none, err)
 	}
 }
 

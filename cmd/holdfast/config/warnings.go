@@ -24,7 +24,7 @@ func (c *Config) warnings() []string {
 		add("sync.public_url is not https: others on the network can read the tokens of users")
 	}
 	if c.TokenServer.Enabled && c.TokenServer.Mode == ModeOffline {
-		add("tokenserver.mode is offline: nobody with a Mozilla account can sign in, only tokens signed by the keys in the configuration are believed")
+		add("tokenserver.mode is offline: nobody with a Mozilla account can sign in, only tokens minted with the master secret are believed")
 	}
 	for _, p := range c.Sync.TrustedProxies {
 		if p.Bits() == 0 {
