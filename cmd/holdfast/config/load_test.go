@@ -416,14 +416,14 @@ func FuzzParseBytes(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		b, err := ParseBytes(s)
+		b, err := parseBytes(s)
 		if err != nil {
 			return
 		}
 		if b < 0 {
 			t.Errorf("%q: %d", s, b)
 		}
-		if again, err := ParseBytes(b.String()); err != nil || again != b {
+		if again, err := parseBytes(b.String()); err != nil || again != b {
 			t.Errorf("%q = %d, printed %s, read as %d, %v", s, b, b, again, err)
 		}
 	})

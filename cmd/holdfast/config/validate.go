@@ -158,13 +158,13 @@ func (s *Sync) validateLimits(m *mistakes) {
 	for _, name := range names {
 		s.validateLimitsOf(m, name, "sync.limits.collections."+name+".")
 	}
-	atLeast(m, "sync.max_body_memory", s.MaxBodyMemory, l.LargestRequest())
+	atLeast(m, "sync.max_body_memory", s.MaxBodyMemory, l.largestRequest())
 }
 
 // validateLimitsOf checks the limits of one collection; "" is every collection
 // without limits of its own.
 func (s *Sync) validateLimitsOf(m *mistakes, collection, prefix string) {
-	record, post, request := s.Limits.Of(collection)
+	record, post, request := s.Limits.of(collection)
 	if record > post {
 		m.add(prefix+"max_record_payload_bytes", "%v is above max_post_bytes (%v), so such a record could never be sent", record, post)
 	}
@@ -177,17 +177,17 @@ func (s *Sync) validateLimitsOf(m *mistakes, collection, prefix string) {
 	}
 }
 
-// Of returns the limits of a collection: its own where it has some.
-func (l *Limits) Of(collection string) (record, post, request Bytes) {
+// of returns the limits of a collection: its own where it has some.
+func (l *Limits) of(collection string) (record, post, request Bytes) {
 	own := l.Collections[collection]
 	return cmp.Or(own.MaxRecordPayloadBytes, l.MaxRecordPayloadBytes),
 		cmp.Or(own.MaxPostBytes, l.MaxPostBytes),
 		cmp.Or(own.MaxRequestBytes, l.MaxRequestBytes)
 }
 
-// LargestRequest returns the largest max_request_bytes of any collection: the
+// largestRequest returns the largest max_request_bytes of any collection: the
 // limit of a body whose collection is not known yet.
-func (l *Limits) LargestRequest() Bytes {
+func (l *Limits) largestRequest() Bytes {
 	most := l.MaxRequestBytes
 	for _, own := range l.Collections {
 		most = max(most, own.MaxRequestBytes)

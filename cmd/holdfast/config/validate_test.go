@@ -172,14 +172,14 @@ func TestWarnings(t *testing.T) {
 func TestLimitsOfACollectionFallBackOneByOne(t *testing.T) {
 	l := Default().Sync.Limits
 	l.Collections = map[string]CollectionLimits{"history": {MaxPostBytes: 7, MaxRequestBytes: 1 << 30}}
-	if r, p, q := l.Of("history"); r != l.MaxRecordPayloadBytes || p != 7 || q != 1<<30 {
+	if r, p, q := l.of("history"); r != l.MaxRecordPayloadBytes || p != 7 || q != 1<<30 {
 		t.Errorf("history: %d %d %d", r, p, q)
 	}
-	if r, p, q := l.Of("tabs"); r != l.MaxRecordPayloadBytes || p != l.MaxPostBytes || q != l.MaxRequestBytes {
+	if r, p, q := l.of("tabs"); r != l.MaxRecordPayloadBytes || p != l.MaxPostBytes || q != l.MaxRequestBytes {
 		t.Errorf("tabs: %d %d %d", r, p, q)
 	}
-	if got := l.LargestRequest(); got != 1<<30 {
-		t.Errorf("LargestRequest = %d", got)
+	if got := l.largestRequest(); got != 1<<30 {
+		t.Errorf("largestRequest = %d", got)
 	}
 }
 

@@ -26,8 +26,8 @@ var units = []struct {
 	{"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1},
 }
 
-// ParseBytes reads a number of bytes. A fraction of a byte is refused.
-func ParseBytes(s string) (Bytes, error) {
+// parseBytes reads a number of bytes. A fraction of a byte is refused.
+func parseBytes(s string) (Bytes, error) {
 	number, size := strings.TrimSpace(s), int64(1)
 	for _, u := range units {
 		if n, ok := strings.CutSuffix(number, u.name); ok {
@@ -218,7 +218,7 @@ func assignBytes(d *Bytes, raw any) error {
 		}
 		*d = Bytes(v)
 	case string:
-		n, err := ParseBytes(v)
+		n, err := parseBytes(v)
 		if err != nil {
 			return err
 		}
