@@ -376,8 +376,8 @@ func TestNewUserIsPlaced(t *testing.T) {
 	})
 }
 
-// placements tells of a first request: what nodes there are, where it goes, and
-// what is available then.
+// TestPlacement makes a first request: what nodes there are, where it goes, and
+// what is available afterwards.
 func TestPlacement(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

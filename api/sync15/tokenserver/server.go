@@ -136,7 +136,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, method string, ha
 	}
 	f := failureOf(err)
 	s.count(f, err)
-	if f.code >= http.StatusInternalServerError {
+	if f.code >= http.StatusInternalServerError && r.Context().Err() == nil {
 		s.opts.Log.Error("token server request failed", "path", r.URL.Path, "status", f.code, "error", err)
 	}
 	if f.code == http.StatusServiceUnavailable {
