@@ -36,6 +36,23 @@ func (q *Queue) lower(t time.Time) {
 	signal(q.more)
 }
 
+// arrive gives a message that was just sent to the dispatcher without a search in
+// the index, if nothing that is due before it may still be there. The message is
+// read nevertheless: it may have been acknowledged since. q.mu is held.
+func (q *Queue) arrive(e *entry, now time.Time) bool {
+	switch {
+	case q.nextScan.IsZero(), q.lowered != nil, e.due.After(now), q.known[e.key] != nil:
+		return false
+	case len(q.ready)+len(q.arrived) >= bufferCount, q.readyBytes+q.arrivedBytes+e.size > bufferBytes:
+		return false
+	}
+	q.known[e.key] = e
+	q.arrived = append(q.arrived, e)
+	q.arrivedBytes += e.size
+	signal(q.more)
+	return true
+}
+
 // dispatch moves messages from the ready index to receivers until ctx ends.
 //
 // It depends on no signal: a signal only says where to look again, and that at
@@ -68,46 +85,71 @@ func (q *Queue) dispatch(ctx context.Context) error {
 // fill reads messages that are due into the ready list, as far as there is room,
 // and serves receivers. It returns after which time to come again.
 func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
+	if err := q.fillArrived(ctx); err != nil {
+		return tick, err
+	}
 	now := q.s.clock.Now()
-	start, wait, full := q.beginFill(now)
-	if full {
+	start, wait, ok := q.beginFill(now)
+	if !ok {
 		return wait, nil
 	}
 	found, next, err := q.scanReady(ctx, start, now)
 	if err != nil {
-		q.endFill(nil, nil, start)
+		q.endFill(nil, nil, start, time.Time{})
 		return wait, err
 	}
 	fresh, stop := q.choose(found)
 	rows, err := q.fetch(ctx, fresh)
 	if err != nil {
-		q.endFill(fresh, nil, start)
+		q.endFill(fresh, nil, start, time.Time{})
 		return wait, err
 	}
+	var again time.Time
 	switch {
 	case stop != nil: // no room for it
 		next.at = stop
-	case next.due.IsZero(): // the scan's limit, or the end of the index
+	case len(found) == scanLimit:
+		wait = 0
+	case next.due.IsZero():
+		again = now.Add(wait)
 	default:
 		wait = min(wait, max(next.due.Sub(now), time.Millisecond))
+		again = now.Add(wait)
 	}
-	q.endFill(fresh, rows, next.at)
-	if len(found) == scanLimit && stop == nil {
-		wait = 0
-	}
+	q.endFill(fresh, rows, next.at, again)
 	return wait, nil
 }
 
-// beginFill decides where the dispatcher reads on. full means nowhere.
-func (q *Queue) beginFill(now time.Time) (start []byte, wait time.Duration, full bool) {
+// fillArrived makes the messages ready that were sent since the last time.
+func (q *Queue) fillArrived(ctx context.Context) error {
+	q.mu.Lock()
+	arrived := q.arrived
+	q.arrived, q.arrivedBytes = nil, 0
+	q.mu.Unlock()
+	if len(arrived) == 0 {
+		return nil
+	}
+	rows, err := q.fetch(ctx, arrived)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.load(arrived, rows)
+	return err
+}
+
+// beginFill decides where the dispatcher reads on. It returns false if there is
+// no room, or nothing new and not yet time to look without a signal.
+func (q *Queue) beginFill(now time.Time) (start []byte, wait time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.ready) > bufferCount/2 || q.readyBytes >= bufferBytes {
-		return nil, tick, true
+		return nil, tick, false
 	}
 	if q.holding && !now.Before(q.holdEnd) {
 		q.holding = false
 		q.lowered = q.prefix
+	}
+	if wait := q.nextScan.Sub(now); q.lowered == nil && wait > 0 && wait <= tick {
+		return nil, wait, false
 	}
 	start, wait = q.cursor, tick
 	if q.lowered != nil && bytes.Compare(q.lowered, start) < 0 {
@@ -120,7 +162,7 @@ func (q *Queue) beginFill(now time.Time) (start []byte, wait time.Duration, full
 			start = floor
 		}
 	}
-	return start, wait, false
+	return start, wait, true
 }
 
 // scanLimit bounds the index rows that one scan takes, known ones included.
@@ -192,27 +234,36 @@ func (q *Queue) fetch(ctx context.Context, entries []*entry) ([]kv.Row, error) {
 }
 
 // endFill makes the fetched messages ready; without rows it gives them up. The
-// dispatcher goes on at next.
-func (q *Queue) endFill(fresh []*entry, rows []kv.Row, next []byte) {
+// dispatcher goes on at next, or again at that time.
+func (q *Queue) endFill(fresh []*entry, rows []kv.Row, next []byte, again time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.cursor = next
-	for i, e := range fresh {
-		if q.known[e.key] != e {
-			continue // acknowledged meanwhile
-		}
-		if rows == nil || !q.load(e, rows[i]) {
+	q.cursor, q.nextScan = next, again
+	q.load(fresh, rows)
+}
+
+// load makes those messages ready that have rows, and serves receivers. The
+// others are forgotten; if that is for want of rows, they are looked for again.
+// q.mu is held.
+func (q *Queue) load(entries []*entry, rows []kv.Row) {
+	for i, e := range entries {
+		switch {
+		case q.known[e.key] != e: // acknowledged meanwhile
+		case rows == nil:
 			delete(q.known, e.key)
-			continue
+			q.lower(e.due)
+		case q.decode(e, rows[i]):
+			q.makeReady(e)
+		default:
+			delete(q.known, e.key)
 		}
-		q.makeReady(e)
 	}
 	q.handOut()
 }
 
-// load fills e from its row. It returns false if the message is gone or due at
+// decode fills e from its row. It returns false if the message is gone or due at
 // another time: who changed it has sent or will send a signal.
-func (q *Queue) load(e *entry, row kv.Row) bool {
+func (q *Queue) decode(e *entry, row kv.Row) bool {
 	if !row.Exists() {
 		return false
 	}

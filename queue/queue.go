@@ -46,8 +46,15 @@ type Queue struct {
 	last      leaseID
 	receivers []*receiver
 	// cursor is up to where the ready index has been read; lowered, if not nil,
-	// is the lowest place where it has changed since.
+	// is the lowest place where it has changed since. nextScan is when to look
+	// behind the cursor without a signal; it is zero while something that is due
+	// is known to lie there.
 	cursor, lowered []byte
+	nextScan        time.Time
+	// arrived are messages that were sent since, noted as fetching, and the bytes
+	// that they will have. The dispatcher need not search the index for them.
+	arrived      []*entry
+	arrivedBytes int
 	// holding: messages due up to Service.opened are left alone until holdEnd.
 	holding bool
 	holdEnd time.Time

@@ -53,7 +53,7 @@ func (q *Queue) send(tx *kv.Tx, messages []Outgoing) error {
 		return err
 	}
 	now := q.s.clock.Now()
-	first := time.Time{}
+	entries := make([]entry, len(messages))
 	sending := make(map[string]struct{}, len(messages))
 	for i := range messages {
 		m := &messages[i]
@@ -66,23 +66,26 @@ func (q *Queue) send(tx *kv.Tx, messages []Outgoing) error {
 			deliver = now
 		}
 		q.put(tx, m.Key, &record{deliver: deliver, due: deliver, payload: m.Payload})
-		if first.IsZero() || deliver.Before(first) {
-			first = deliver
-		}
+		entries[i] = entry{key: string(m.Key), due: deliver, size: len(m.Payload) + len(m.Key)}
 	}
-	if len(messages) > 0 {
-		tx.AfterCommit(func(_ kv.Version, err error) { q.sent(len(messages), first, err) })
-	}
+	tx.AfterCommit(func(_ kv.Version, err error) { q.sent(entries, err) })
 	return nil
 }
 
 // sent runs after a commit, or one that may have happened.
-func (q *Queue) sent(n int, first time.Time, err error) {
+func (q *Queue) sent(entries []entry, err error) {
 	if err == nil {
-		q.counts.sent.Add(int64(n))
-		q.s.meters.sent.Add(int64(n), q.s.meters.database, q.name)
+		q.counts.sent.Add(int64(len(entries)))
+		q.s.meters.sent.Add(int64(len(entries)), q.s.meters.database, q.name)
 	}
-	q.wake(first)
+	now := q.s.clock.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range entries {
+		if e := &entries[i]; err != nil || !q.arrive(e, now) {
+			q.lower(e.due)
+		}
+	}
 }
 
 // Ack acknowledges messages: they are removed when the transaction commits. Whether
