@@ -48,7 +48,7 @@ func (db *DB) CreateSpace(ctx context.Context, name string, opts SpaceOptions) e
 	if err := checkSpaceName(name); err != nil {
 		return fmt.Errorf("create space %q: %w", name, err)
 	}
-	if opts.FeedShards < 0 || opts.FeedShards > MaxFeedShards || (opts.FeedShards > 0) != (opts.FeedRetention > 0) {
+	if opts.FeedShards < 0 || opts.FeedShards > MaxFeedShards || opts.FeedRetention < 0 || (opts.FeedShards > 0) != (opts.FeedRetention > 0) {
 		return fmt.Errorf("create space %q: %w: feed of %d shards kept for %v", name, ErrInvalid, opts.FeedShards, opts.FeedRetention)
 	}
 	db.spaces.forget(name)

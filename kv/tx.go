@@ -20,6 +20,8 @@ type Tx struct {
 	// index finds rows by space and key once there are more than a few.
 	index map[string]int
 	after []func(Version, error)
+	// scanned: a range was read, at other instants than its guard.
+	scanned bool
 }
 
 // txRow is a key that the transaction has read, written, or both.
@@ -50,8 +52,8 @@ const (
 func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) (Version, error) {
 	wait := retryFirst
 	for {
-		v, err := db.attempt(ctx, fn)
-		if !IsConflict(err) {
+		v, again, err := db.attempt(ctx, fn)
+		if !again {
 			return v, err
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait))
@@ -65,30 +67,32 @@ func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) (Version, error
 	}
 }
 
-func (db *DB) attempt(ctx context.Context, fn func(tx *Tx) error) (Version, error) {
+// attempt runs fn once. It reports whether the commit was refused because of its
+// checks, which a conflict among fn's own errors does not mean.
+func (db *DB) attempt(ctx context.Context, fn func(tx *Tx) error) (v Version, again bool, err error) {
 	tx := &Tx{db: db, ctx: ctx}
 	if err := fn(tx); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	for _, hook := range db.hooks {
 		if err := hook(tx); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 	t := tx.txn()
-	if len(t.Writes) == 0 && len(t.Checks) < 2 {
-		return 0, nil // one row read at one instant needs no proof
+	// One row read at one instant needs no proof.
+	if len(t.Writes) > 0 || len(t.Checks) > 1 || tx.scanned {
+		v, err = db.commit(ctx, t)
 	}
-	v, err := db.commit(ctx, t)
+	if len(t.Writes) == 0 {
+		v = 0
+	}
 	if err == nil || errors.Is(err, ErrUnknownOutcome) {
 		for _, f := range tx.after {
 			f(v, err)
 		}
 	}
-	if len(t.Writes) == 0 {
-		v = 0
-	}
-	return v, err
+	return v, IsConflict(err), err
 }
 
 // Context returns the context of the Update that tx belongs to.
@@ -100,10 +104,10 @@ func (tx *Tx) SetTag(tag string) { tx.tag = tag }
 // Tag returns the tag set last.
 func (tx *Tx) Tag() string { return tx.tag }
 
-// AfterCommit registers f to run once the commit has happened, with its version
-// and a nil error, or once its outcome is unknown, with ErrUnknownOutcome. f does
-// not run if the commit was refused. It runs on the goroutine of Update and must
-// not block.
+// AfterCommit registers f to run once the commit has happened or its outcome is
+// unknown, with what Update returns: a version and nil, or ErrUnknownOutcome. f
+// does not run if the commit was refused. It runs on the goroutine of Update and
+// must not block.
 func (tx *Tx) AfterCommit(f func(Version, error)) { tx.after = append(tx.after, f) }
 
 // Get reads one row; its own buffered write, if there is one, wins, and has the
@@ -191,6 +195,7 @@ func (tx *Tx) Scan(guard Ref, space string, r Range, fn func(Row) bool) error {
 	if err := tx.load([]Ref{guard}); err != nil {
 		return err
 	}
+	tx.scanned = true
 	return tx.db.Scan(tx.ctx, space, r, func(row Row) bool {
 		row.Key = append([]byte(nil), row.Key...)
 		row.Value = append([]byte(nil), row.Value...)
@@ -280,8 +285,9 @@ func (tx *Tx) txn() *Txn {
 		if r.read {
 			t.Checks = append(t.Checks, Check{
 				Space: r.space, Key: r.key, Version: r.seen.Version,
-				// What was read as expired must still be the same expired row.
-				IncludeExpired: r.seen.Expired,
+				// What was read as expired must still be the same expired row, and
+				// where nothing was stored no row may have come and expired since.
+				IncludeExpired: r.seen.Expired || !r.seen.Exists(),
 			})
 		}
 		if r.write != nil {
