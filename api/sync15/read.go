@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -33,6 +34,10 @@ func (s *Server) getInfo(ctx context.Context, rq *request) (*answer, error) {
 	}
 	if a := unmet(rq.pre, info.Modified); a != nil {
 		return a, nil
+	}
+	if rq.route.Resource != bso.InfoCollections {
+		// The views that count list what there is to count, as the public server does.
+		info.Collections = slices.DeleteFunc(info.Collections, func(c storage.CollectionInfo) bool { return c.Count == 0 })
 	}
 	a := modifiedAnswer(http.StatusOK, info.Modified, s.renderInfo(rq.route.Resource, info))
 	if rq.route.Resource != bso.InfoQuota {

@@ -54,7 +54,7 @@ type Sync struct {
 	MasterSecret                Secret         `key:"master_secret" help:"Secret that signs tokens; token server and storage must have the same. Empty: generated once and kept in the data directory."`
 	MasterSecretFile            string         `key:"master_secret_file" flag:"master-secret-file" help:"File with the master secret, in place of master_secret. One line end at its end does not count."`
 	AllowAnonymousConfiguration bool           `key:"allow_anonymous_configuration" help:"Answer info/configuration without authentication, too."`
-	RefuseReplays               bool           `key:"refuse_replays" help:"Refuse a changing request whose Hawk nonce was seen before. Off, as in Mozilla's server: a network stack that repeats a request after a lost connection would be refused."`
+	RefuseReplays               bool           `key:"refuse_replays" help:"Refuse a changing request (PUT, POST, DELETE) whose Hawk nonce was seen before. Mozilla's server remembers no nonces; switch it off if a proxy in front repeats such requests after a lost connection."`
 	MaxBodyMemory               Bytes          `key:"max_body_memory" help:"Memory for request bodies of all requests together; a request that does not fit waits or is answered 503. At least the largest max_request_bytes."`
 	Backoff                     time.Duration  `key:"backoff" help:"Asks all clients to wait this long before the next sync (header X-Weave-Backoff, whole seconds). 0s: no header."`
 	LBHeartbeatTTL              time.Duration  `key:"lbheartbeat_ttl" help:"After this time /__lbheartbeat__ answers 500, so that a load balancer replaces the process. 0s: never."`
@@ -213,6 +213,7 @@ func Default() *Config {
 		Sync: Sync{
 			Enabled:           true,
 			Listen:            "127.0.0.1:8000",
+			RefuseReplays:     true,
 			MaxBodyMemory:     256 << 20,
 			LBHeartbeatJitter: 25,
 			Limits: Limits{
@@ -247,11 +248,11 @@ func Default() *Config {
 			BackoffMax:   10 * time.Minute,
 			BackoffLate:  time.Hour,
 		},
-		Reconcile: Reconcile{Enabled: true, Concurrency: 4, Lease: time.Minute, MaxAttempts: 5},
+		Reconcile: Reconcile{Enabled: true, Concurrency: 32, Lease: time.Minute, MaxAttempts: 5},
 		Admin:     Admin{Enabled: true, Listen: "127.0.0.1:8001"},
 		Statsd:    Statsd{Address: "127.0.0.1:8125"},
 		Log:       Log{Level: "info", Format: "text"},
-		Shutdown:  Shutdown{Timeout: 30 * time.Second},
+		Shutdown:  Shutdown{Timeout: 8 * time.Second},
 	}
 }
 

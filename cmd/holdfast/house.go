@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/holdfast-dev/holdfast/api/sync15/storage"
+	"github.com/holdfast-dev/holdfast/api/sync15/tokenserver"
+	"github.com/holdfast-dev/holdfast/blob"
+	"github.com/holdfast-dev/holdfast/blob/fs"
+	"github.com/holdfast-dev/holdfast/changes"
+	"github.com/holdfast-dev/holdfast/clock"
+	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
+	"github.com/holdfast-dev/holdfast/expiry"
+	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/kv/pebble"
+	"github.com/holdfast-dev/holdfast/metrics"
+	"github.com/holdfast-dev/holdfast/offload"
+	"github.com/holdfast-dev/holdfast/queue"
+	"github.com/holdfast-dev/holdfast/reconcile"
+)
+
+// house is everything below the doors: engine, object store and layers, opened
+// and wired, with nothing running yet.
+type house struct {
+	cfg     *config.Loaded
+	secrets config.Secrets
+	log     *slog.Logger
+	clock   clock.Clock
+	metrics *metrics.Registry
+
+	db      *kv.DB // with all hooks
+	objects *blob.Store
+
+	queues  *queue.Service
+	changes *queue.Queue
+	purges  *queue.Queue
+
+	index      *expiry.Index
+	sweeper    *expiry.Sweeper
+	lifecycle  *blob.Lifecycle
+	reconciler *reconcile.Reconciler
+	offloader  *offload.Offloader
+	storage    *storage.Store
+	purger     *storage.Purger
+	accounts   *tokenserver.Store
+
+	closers []func() error
+}
+
+// openHouse opens everything that the configuration names. The caller closes it.
+func openHouse(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (h *house, err error) {
+	h = &house{cfg: cfg, log: log, clock: clock.System{}, metrics: metrics.New()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	var warnings []string
+	if h.secrets, warnings, err = cfg.EnsureSecrets(rand.Reader); err != nil {
+		return h, err
+	}
+	for _, w := range append(cfg.Warnings, warnings...) {
+		log.Warn(w)
+	}
+	steps := []func(context.Context) error{h.openEngine, h.openObjects, h.openQueues, h.openLayers, h.openSync}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// Close closes what openHouse opened, in the opposite order.
+func (h *house) Close() error {
+	var errs []error
+	for i := len(h.closers) - 1; i >= 0; i-- {
+		errs = append(errs, h.closers[i]())
+	}
+	h.closers = nil
+	return errors.Join(errs...)
+}
+
+func (h *house) openEngine(ctx context.Context) error {
+	engine, err := pebble.Open(ctx, h.cfg.EnginePath(), pebble.Options{
+		Clock: h.clock, CacheBytes: int64(h.cfg.Engine.CacheBytes), Logger: h.log,
+	})
+	if err != nil {
+		return err
+	}
+	h.closers = append(h.closers, engine.Close)
+	h.db = kv.New(engine, pebble.Limits())
+	return nil
+}
+
+func (h *house) openObjects(ctx context.Context) error {
+	driver, err := fs.Open(ctx, h.cfg.StorePath(), fs.Options{Logger: h.log})
+	if err != nil {
+		return err
+	}
+	h.closers = append(h.closers, driver.Close)
+	h.objects = blob.New(driver, blob.Options{Clock: h.clock})
+	h.lifecycle = blob.NewLifecycle(h.objects, blob.LifecycleOptions{Period: h.cfg.Store.LifecyclePeriod, Logger: h.log})
+	return nil
+}
+
+// openQueues opens the queues that Holdfast itself uses. They work on the engine
+// without hooks, because their rows have neither links nor expiry.
+func (h *house) openQueues(ctx context.Context) error {
+	var err error
+	h.queues, err = queue.Open(ctx, h.db, queue.Options{
+		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Database: "holdfast", Metrics: h.metrics, Log: h.log,
+	})
+	if err != nil {
+		return err
+	}
+	q, r := h.cfg.Queue, h.cfg.Reconcile
+	h.changes, err = h.ensureQueue(ctx, changes.QueueName, queue.Settings{
+		Lease: r.Lease, MaxAttempts: r.MaxAttempts, LocalReceivers: true,
+		RetryFirst: q.BackoffFirst, RetryMost: q.BackoffMax, RetryLate: q.BackoffLate, RetryWindow: q.BackoffLate,
+	})
+	if err != nil {
+		return err
+	}
+	h.purges, err = h.ensureQueue(ctx, storage.PurgeQueue, storage.PurgeSettings())
+	return err
+}
+
+// ensureQueue returns a queue with these settings, made if it does not exist.
+func (h *house) ensureQueue(ctx context.Context, name string, settings queue.Settings) (*queue.Queue, error) {
+	q, err := h.queues.Create(ctx, name, settings)
+	if !errors.Is(err, queue.ErrQueueExists) {
+		return q, err
+	}
+	if err := h.queues.Configure(ctx, name, func(s *queue.Settings) { *s = settings }); err != nil {
+		return nil, err
+	}
+	return h.queues.Queue(ctx, name)
+}
+
+// openLayers hooks the capture of link changes and the index of deadlines into
+// every transaction, and makes the workers that act on them.
+func (h *house) openLayers(ctx context.Context) error {
+	if err := expiry.Create(ctx, h.db); err != nil {
+		return err
+	}
+	tables, spaces := storage.ChangeTables(), storage.ExpirySpaces()
+	capture := changes.NewCapture(h.changes, func(space string) (changes.Table, bool) {
+		t, ok := tables[space]
+		return t, ok
+	}, rand.Reader)
+	h.index = expiry.NewIndex(func(space string) (expiry.Space, bool) {
+		s, ok := spaces[space]
+		return s, ok
+	})
+	h.db = h.db.WithHooks(capture.Hook, h.index.Hook)
+	h.reconciler = reconcile.New(reconcile.NewQueueSource(h.db, h.changes), h.objects, reconcile.Options{
+		Clock: h.clock, Concurrency: h.cfg.Reconcile.Concurrency, DeleteDelay: h.cfg.Reconcile.DeleteDelay,
+		RequireTransactionTag: h.cfg.Reconcile.RequireTransactionTag, Metrics: h.metrics, Log: h.log,
+	})
+	h.offloader = offload.New(h.objects, h.objects, offload.Options{
+		Concurrency: h.cfg.Sync.Offload.MaxConcurrency, Clock: h.clock, Random: rand.Reader, Metrics: h.metrics, Log: h.log,
+	})
+	h.sweeper = expiry.NewSweeper(h.db, h.index, expiry.Options{Clock: h.clock, Metrics: h.metrics, Logger: h.log})
+	return nil
+}
+
+func (h *house) openSync(ctx context.Context) error {
+	limits := h.cfg.Sync.Limits
+	opts := storage.Options{
+		Clock: h.clock, Random: rand.Reader, SendPurge: storage.SendPurge(h.purges),
+		MaxBatchRecords: int64(limits.MaxTotalRecords), MaxBatchBytes: int64(limits.MaxTotalBytes),
+	}
+	if h.cfg.Sync.Quota.Enabled {
+		opts.QuotaBytes = int64(limits.MaxQuotaLimit)
+		atLimit := h.metrics.Group("syncstorage").Counter("storage.quota.at_limit", "collection")
+		opts.OverQuota = func(collection string) bool {
+			if !h.cfg.Sync.Quota.Enforced {
+				h.log.Warn("a user has reached the quota", "collection", collection)
+			}
+			atLimit.Add(1, collection)
+			return h.cfg.Sync.Quota.Enforced
+		}
+	}
+	var err error
+	if h.storage, err = storage.Open(ctx, h.db, opts); err != nil {
+		return err
+	}
+	h.purger = &storage.Purger{Store: h.storage, Queue: h.purges, Log: h.log}
+	h.accounts, err = tokenserver.NewStore(h.db, tokenserver.StoreOptions{
+		Clock: h.clock, Metrics: h.metrics,
+		Policy: tokenserver.Policy{RefuseNewUsers: !h.cfg.TokenServer.AllowNewUsers, ReleaseRate: h.cfg.TokenServer.NodeCapacityReleaseRate},
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.accounts.CreateSpaces(ctx); err != nil {
+		return fmt.Errorf("open token server: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Without an end: the budget of a drain that nobody bounds.
+const noBudget = 365 * 24 * time.Hour
+
+func (a *app) reconcileCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "reconcile", Short: "Bring objects into agreement with rows, as change records say", Args: noArgs,
+		Long: "Handles the change records that are waiting, without serving. `holdfast serve` does the same\n" +
+			"all the time; this command is for a data directory that no process serves.",
+	}
+	once := cmd.Flags().Bool("once", false, "end when nothing is waiting any more")
+	follow := cmd.Flags().Bool("follow", false, "go on until interrupted")
+	budget := cmd.Flags().Duration("budget", noBudget, "with --once: end after this time at the latest")
+	dead := cmd.Flags().Bool("dead-letters", false, "first send all dead letters again")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if *once == *follow {
+			return &usageError{errors.New("say --once or --follow")}
+		}
+		cfg, err := a.load(cmd)
+		if err != nil {
+			return err
+		}
+		h, err := openHouse(cmd.Context(), cfg, a.logger(cfg))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, h.Close()) }()
+		if *dead {
+			n, err := h.changes.RedriveAll(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.out, "%d dead letters sent again\n", n)
+		}
+		return h.reconcile(cmd.Context(), *once, *budget)
+	}
+	return cmd
+}
+
+// reconcile runs the reconciler and the queues that it receives from.
+func (h *house) reconcile(ctx context.Context, once bool, budget time.Duration) error {
+	queueCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	queues := make(chan error, 1)
+	go func() { queues <- h.queues.Run(queueCtx) }()
+	var err error
+	if once {
+		err = h.reconciler.Once(ctx, budget)
+	} else {
+		err = h.reconciler.Run(ctx)
+	}
+	stop()
+	return errors.Join(err, <-queues)
+}
