@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -273,3 +274,9 @@ func (w *world) stored(q *Queue) map[string]record {
 }
 
 func number(i int) string { return fmt.Sprintf("k%04d", i) }
+
+func (w *world) scrape() string {
+	rec := httptest.NewRecorder()
+	w.metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	return rec.Body.String()
+}
