@@ -1,6 +1,7 @@
 package blobtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,24 @@ func testPutNeverReplaces(f *fixture) {
 	}
 	f.wantObject(f.store, "unfinalized", "first", false, born)
 	f.wantObject(f.store, "finalized", "first", true, blob.FinalizedTime)
+
+	// Nor does a Put that began when the name was free.
+	for _, finalize := range []bool{false, true} {
+		name := fmt.Sprintf("overtaken/%v", finalize)
+		r, size := duringPut(func() error {
+			f.put(name, "faster")
+			if finalize {
+				f.finalize(name)
+			}
+			return nil
+		})
+		if err := f.store.Put(f.ctx, name, r, size); !errors.Is(err, blob.ErrExists) {
+			f.Errorf("overtaken Put(%q) = %v, want ErrExists", name, err)
+		}
+		if content, attrs := f.get(f.store, name); content != "faster" || attrs.Committed != finalize {
+			f.Errorf("overtaken Put(%q) left %s, %+v", name, brief(content), attrs)
+		}
+	}
 }
 
 // readerFunc runs a function at each Read.
@@ -43,10 +62,7 @@ func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 func duringPut(fn func() error) (io.Reader, int64) {
 	const half = 300_000
 	between := readerFunc(func([]byte) (int, error) {
-		if err := fn(); err != nil {
-			return 0, err
-		}
-		return 0, io.EOF
+		return 0, cmp.Or(fn(), io.EOF)
 	})
 	chunk := randomContent(half)
 	return io.MultiReader(strings.NewReader(chunk), between, strings.NewReader(chunk)), 2 * half

@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -205,9 +203,8 @@ func TestFailureOfAnyStepIsReportedAndLeavesNothingHalfDone(t *testing.T) {
 // the entries at its last sync, of each file its bytes at its last sync. It
 // looks at the moment before each step.
 type platter struct {
-	top     string
-	content map[uint64][]byte            // by inode
-	entries map[string]map[string]uint64 // inode by folder and name; 0: folder
+	content map[uint64][]byte            // of files, by inode
+	entries map[uint64]map[string]uint64 // of folders, by inode: inode by name
 }
 
 func (p *platter) note(step, path string) {
@@ -216,23 +213,16 @@ func (p *platter) note(step, path string) {
 		if content, err := os.ReadFile(path); err == nil {
 			p.content[inode(path)] = content
 		}
-	case "mkdir":
-		if _, err := os.Lstat(path); err != nil {
-			delete(p.entries, path)
-		}
 	case "sync folder":
 		files, err := os.ReadDir(path)
 		if err != nil {
 			return
 		}
-		p.entries[path] = map[string]uint64{}
+		entries := map[string]uint64{}
 		for _, f := range files {
-			var number uint64
-			if !f.IsDir() {
-				number = inode(filepath.Join(path, f.Name()))
-			}
-			p.entries[path][f.Name()] = number
+			entries[f.Name()] = inode(filepath.Join(path, f.Name()))
 		}
+		p.entries[inode(path)] = entries
 	}
 }
 
@@ -244,12 +234,12 @@ func inode(path string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
-// restore writes what is on the platter under the folder from to the folder to.
-func (p *platter) restore(t *testing.T, from, to string) {
+// restore writes what is on the platter of a folder to the folder to.
+func (p *platter) restore(t *testing.T, folder uint64, to string) {
 	t.Helper()
-	for name, number := range p.entries[from] {
+	for name, number := range p.entries[folder] {
 		path := filepath.Join(to, name)
-		if number != 0 {
+		if e, _ := parseEntry(name); !e.folder {
 			if err := os.WriteFile(path, p.content[number], fileMode); err != nil {
 				t.Fatal(err)
 			}
@@ -258,7 +248,7 @@ func (p *platter) restore(t *testing.T, from, to string) {
 		if err := os.MkdirAll(path, folderMode); err != nil {
 			t.Fatal(err)
 		}
-		p.restore(t, filepath.Join(from, name), path)
+		p.restore(t, number, path)
 	}
 }
 
@@ -266,7 +256,7 @@ func TestPowerFailureAtAnyStepKeepsWhatWasReported(t *testing.T) {
 	for n := 0; ; n++ {
 		power := errors.New("power failed")
 		root := newRoot(t)
-		p := &platter{top: filepath.Join(root, "objects"), content: map[uint64][]byte{}, entries: map[string]map[string]uint64{}}
+		p := &platter{content: map[uint64][]byte{}, entries: map[uint64]map[string]uint64{}}
 		steps, armed := 0, false
 		d := openWith(t, root, func(step, path string) error {
 			if !armed {
@@ -283,7 +273,7 @@ func TestPowerFailureAtAnyStepKeepsWhatWasReported(t *testing.T) {
 		kill(t, d)
 
 		after := openTest(t, newRoot(t))
-		p.restore(t, p.top, after.objects)
+		p.restore(t, inode(d.objects), after.objects)
 		wantState(t, blob.New(after, blob.Options{}), want, open)
 		if t.Failed() {
 			t.Fatalf("power failed at step %d: %v", n, err)
@@ -294,48 +284,115 @@ func TestPowerFailureAtAnyStepKeepsWhatWasReported(t *testing.T) {
 	}
 }
 
+// tracer records steps, with paths relative to root.
+type tracer struct {
+	root  string
+	trace []string
+	fail  string // this step fails
+}
+
+func (tr *tracer) before(step, path string) error {
+	rel, err := filepath.Rel(tr.root, path)
+	if strings.HasPrefix(rel, "tmp/") {
+		rel = "tmp"
+	}
+	tr.trace = append(tr.trace, step+" "+rel)
+	if step == tr.fail {
+		err = syscall.EIO
+	}
+	return err
+}
+
+// expect compares the steps since the last call.
+func (tr *tracer) expect(t *testing.T, what string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, tr.trace); diff != "" {
+		t.Errorf("%s: steps (-want +got):\n%s", what, diff)
+	}
+	tr.trace = nil
+}
+
+func newTraced(t *testing.T, root string) (*tracer, *blob.Store) {
+	t.Helper()
+	tr := &tracer{root: root}
+	d := openWith(t, root, tr.before)
+	t.Cleanup(func() { d.Close() })
+	tr.trace = nil
+	return tr, blob.New(d, blob.Options{})
+}
+
+func putOne(t *testing.T, s *blob.Store, name string) {
+	t.Helper()
+	if err := s.Put(t.Context(), name, strings.NewReader("x"), 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPutSyncsFileBeforeRenameAndFolderAfter(t *testing.T) {
-	root := newRoot(t)
-	var mu sync.Mutex
-	var trace []string
-	d := openWith(t, root, func(step, path string) error {
-		mu.Lock()
-		defer mu.Unlock()
-		rel, err := filepath.Rel(root, path)
-		if strings.HasPrefix(rel, "tmp/") {
-			rel = "tmp"
-		}
-		trace = append(trace, step+" "+rel)
-		return err
-	})
-	defer d.Close()
-	s := blob.New(d, blob.Options{})
-	check := func(what string, want ...string) {
-		t.Helper()
-		if diff := cmp.Diff(want, trace); diff != "" {
-			t.Errorf("%s: steps (-want +got):\n%s", what, diff)
-		}
-		trace = nil
-	}
-	put := func(name string) {
-		t.Helper()
-		if err := s.Put(t.Context(), name, bytes.NewReader([]byte("x")), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	trace = nil
-	put("a/b/c/d")
-	check("first put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/c+d.u",
+	tr, s := newTraced(t, newRoot(t))
+	putOne(t, s, "a/b/c/d")
+	tr.expect(t, "first put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/c+d.u",
 		"mkdir objects/a.d", "mkdir objects/a.d/b.d", "rename objects/a.d/b.d/c+d.u",
 		"sync folder objects/a.d/b.d", "sync folder objects", "sync folder objects/a.d")
-	put("a/b/e")
-	check("second put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/e.u", "sync folder objects/a.d/b.d")
+	putOne(t, s, "a/b/e")
+	tr.expect(t, "second put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/e.u", "sync folder objects/a.d/b.d")
 	if _, err := s.Finalize(t.Context(), "a/b/e"); err != nil {
 		t.Fatal(err)
 	}
-	check("finalize", "rename objects/a.d/b.d/e.f", "sync folder objects/a.d/b.d")
+	tr.expect(t, "finalize", "rename objects/a.d/b.d/e.f", "sync folder objects/a.d/b.d")
 	if _, err := s.Delete(t.Context(), "a/b/e"); err != nil {
 		t.Fatal(err)
 	}
-	check("delete", "remove objects/a.d/b.d/e.u", "remove objects/a.d/b.d/e.f", "sync folder objects/a.d/b.d", "rmdir objects/a.d/b.d")
+	tr.expect(t, "delete", "remove objects/a.d/b.d/e.u", "remove objects/a.d/b.d/e.f", "sync folder objects/a.d/b.d", "rmdir objects/a.d/b.d")
+}
+
+func TestRepeatedCallsMakeDurableWhatFailedOnesLeft(t *testing.T) {
+	tr, s := newTraced(t, newRoot(t))
+	tr.fail = "sync folder"
+	if err := s.Put(t.Context(), "a", strings.NewReader("x"), 1); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("Put = %v, want EIO", err)
+	}
+	if err := s.Put(t.Context(), "a", strings.NewReader("x"), 1); !errors.Is(err, syscall.EIO) {
+		t.Errorf("repeated Put = %v, want EIO as long as the object is not durable", err)
+	}
+	tr.fail, tr.trace = "", nil
+	if err := s.Put(t.Context(), "a", strings.NewReader("x"), 1); !errors.Is(err, blob.ErrExists) {
+		t.Errorf("repeated Put = %v, want ErrExists", err)
+	}
+	tr.expect(t, "repeated put", "sync folder objects")
+	for range 2 {
+		if found, err := s.Finalize(t.Context(), "a"); !found || err != nil {
+			t.Errorf("Finalize = %v, %v", found, err)
+		}
+		if tr.trace[len(tr.trace)-1] != "sync folder objects" {
+			t.Errorf("finalize did not sync: %v", tr.trace)
+		}
+	}
+	for range 2 {
+		if _, err := s.Delete(t.Context(), "a"); err != nil {
+			t.Errorf("Delete = %v", err)
+		}
+		if tr.trace[len(tr.trace)-1] != "sync folder objects" {
+			t.Errorf("delete did not sync: %v", tr.trace)
+		}
+	}
+}
+
+func TestSecondProcessTrustsNoFolderAndRemovesNone(t *testing.T) {
+	root := newRoot(t)
+	openTest(t, root)
+	tr, s := newTraced(t, root)
+	putOne(t, s, "a/b/c")
+	tr.trace = nil
+	putOne(t, s, "a/b/d")
+	tr.expect(t, "put", "create tmp", "write tmp", "sync tmp", "rename objects/a.d/b.d/d.u",
+		"sync folder objects/a.d/b.d", "sync folder objects", "sync folder objects/a.d")
+	for _, name := range []string{"a/b/c", "a/b/d"} {
+		if _, err := s.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "objects", "a.d", "b.d")); err != nil {
+		t.Errorf("the folder went: %v", err)
+	}
 }

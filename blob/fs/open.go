@@ -168,13 +168,15 @@ func prepareRoot(root string) error {
 	marker := filepath.Join(root, markerName)
 	text, err := os.ReadFile(marker)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := checkEmpty(root); err != nil {
-			return err
+		foreign := checkEmpty(root)
+		if foreign == nil {
+			foreign = writeMarker(root, marker)
 		}
-		if err := writeMarker(root, marker); err != nil {
-			return err
+		// What is there may come from another process that makes the store at this
+		// moment. Then there is a marker by now, because it comes first.
+		if text, err = os.ReadFile(marker); errors.Is(err, fs.ErrNotExist) {
+			err = foreign
 		}
-		text, err = os.ReadFile(marker)
 	}
 	if err != nil {
 		return err

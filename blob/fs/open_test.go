@@ -333,6 +333,40 @@ func TestGroupSyncGivesTheErrorToAllOfTheRound(t *testing.T) {
 	wg.Wait()
 }
 
+// The two readings matter on file systems that keep entries by hash and hand
+// them out in portions, so this runs on the disk.
+func TestFolderReadingMissesNothingThatIsRenamed(t *testing.T) {
+	const files = 3000
+	dir := t.TempDir()
+	path := func(i int, suffix string) string {
+		return filepath.Join(dir, fmt.Sprintf("some-longer-name-%05d", i)+suffix)
+	}
+	for i := range files {
+		if err := os.WriteFile(path(i, suffixUnfinalized), nil, fileMode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	var finished atomic.Bool
+	wg.Go(func() {
+		defer finished.Store(true)
+		for i := range files {
+			if err := os.Rename(path(i, suffixUnfinalized), path(i, suffixFinalized)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for !finished.Load() {
+		entries, err := readFolder(dir)
+		if err != nil || len(entries) != files {
+			t.Errorf("saw %d of %d, %v", len(entries), files, err)
+			break
+		}
+	}
+	wg.Wait()
+}
+
 func TestOpenWithEndedContextFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
