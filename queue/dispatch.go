@@ -40,15 +40,10 @@ func (q *Queue) lower(t time.Time) {
 // the index, if nothing that is due before it may still be there. The message is
 // read nevertheless: it may have been acknowledged since. q.mu is held.
 func (q *Queue) arrive(e *entry, now time.Time) bool {
-	switch {
-	case q.nextScan.IsZero(), q.lowered != nil, e.due.After(now), q.known[e.key] != nil:
-		return false
-	case len(q.ready)+len(q.arrived) >= bufferCount, q.readyBytes+q.arrivedBytes+e.size > bufferBytes:
+	if q.nextScan.IsZero() || q.lowered != nil || e.due.After(now) || q.known[e.key] != nil || !q.fetch(e) {
 		return false
 	}
-	q.known[e.key] = e
 	q.arrived = append(q.arrived, e)
-	q.arrivedBytes += e.size
 	signal(q.more)
 	return true
 }
@@ -99,7 +94,7 @@ func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
 		return wait, err
 	}
 	fresh, stop := q.choose(found)
-	rows, err := q.fetch(ctx, fresh)
+	rows, err := q.readRows(ctx, fresh)
 	if err != nil {
 		q.endFill(fresh, nil, start, time.Time{})
 		return wait, err
@@ -124,12 +119,12 @@ func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
 func (q *Queue) fillArrived(ctx context.Context) error {
 	q.mu.Lock()
 	arrived := q.arrived
-	q.arrived, q.arrivedBytes = nil, 0
+	q.arrived = nil
 	q.mu.Unlock()
 	if len(arrived) == 0 {
 		return nil
 	}
-	rows, err := q.fetch(ctx, arrived)
+	rows, err := q.readRows(ctx, arrived)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.load(arrived, rows)
@@ -209,23 +204,19 @@ func (q *Queue) scanReady(ctx context.Context, start []byte, now time.Time) ([]*
 func (q *Queue) choose(found []*entry) (fresh []*entry, stop []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	count, size := len(q.ready), q.readyBytes
 	for _, e := range found {
 		if q.known[e.key] != nil {
 			continue
 		}
-		if count >= bufferCount || count > 0 && size+e.size > bufferBytes {
+		if !q.fetch(e) {
 			return fresh, q.timeKey(e.due, []byte(e.key))
 		}
-		count++
-		size += e.size
-		q.known[e.key] = e
 		fresh = append(fresh, e)
 	}
 	return fresh, nil
 }
 
-func (q *Queue) fetch(ctx context.Context, entries []*entry) ([]kv.Row, error) {
+func (q *Queue) readRows(ctx context.Context, entries []*entry) ([]kv.Row, error) {
 	refs := make([]kv.Ref, len(entries))
 	for i, e := range entries {
 		refs[i] = kv.Ref{Space: messageSpace, Key: q.messageKey([]byte(e.key))}
@@ -247,6 +238,8 @@ func (q *Queue) endFill(fresh []*entry, rows []kv.Row, next []byte, again time.T
 // q.mu is held.
 func (q *Queue) load(entries []*entry, rows []kv.Row) {
 	for i, e := range entries {
+		q.fetchCount--
+		q.fetchBytes -= e.size
 		switch {
 		case q.known[e.key] != e: // acknowledged meanwhile
 		case rows == nil:

@@ -51,10 +51,11 @@ type Queue struct {
 	// is known to lie there.
 	cursor, lowered []byte
 	nextScan        time.Time
-	// arrived are messages that were sent since, noted as fetching, and the bytes
-	// that they will have. The dispatcher need not search the index for them.
-	arrived      []*entry
-	arrivedBytes int
+	// arrived are messages that were sent since, noted as fetching. The dispatcher
+	// need not search the index for them.
+	arrived []*entry
+	// fetchCount and fetchBytes are the room that is kept for what is being read.
+	fetchCount, fetchBytes int
 	// holding: messages due up to Service.opened are left alone until holdEnd.
 	holding bool
 	holdEnd time.Time
@@ -346,6 +347,19 @@ func (q *Queue) release(batch []Message) {
 		q.makeReady(e)
 	}
 	q.handOut()
+}
+
+// fetch notes that the row of e is going to be read, if there is room for the
+// message. q.mu is held.
+func (q *Queue) fetch(e *entry) bool {
+	count, size := len(q.ready)+q.fetchCount, q.readyBytes+q.fetchBytes
+	if count >= bufferCount || count > 0 && size+e.size > bufferBytes {
+		return false
+	}
+	q.known[e.key] = e
+	q.fetchCount++
+	q.fetchBytes += e.size
+	return true
 }
 
 // makeReady puts e in its place among the ready. q.mu is held.

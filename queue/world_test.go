@@ -57,8 +57,8 @@ func inWorld(t *testing.T, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		defer func() { w.stop() }()
 		f(w)
-		w.stop()
 	})
 }
 
