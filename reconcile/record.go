@@ -111,35 +111,36 @@ func (r *Reconciler) operate(ctx context.Context, op, link string, do func(conte
 // locks keeps operations on one name apart. The zero value is ready to use.
 type locks struct {
 	mu   sync.Mutex
-	held map[string]*lock
+	held map[string]*nameLock
 }
 
-type lock struct {
-	sync.Mutex
-	users int // guarded by locks.mu
+type nameLock struct {
+	free  chan struct{} // has one element while nobody holds the lock
+	users int           // holders and those who wait; guarded by locks.mu
 }
 
 func (l *locks) lock(name string) {
 	l.mu.Lock()
 	if l.held == nil {
-		l.held = map[string]*lock{}
+		l.held = map[string]*nameLock{}
 	}
 	k := l.held[name]
 	if k == nil {
-		k = &lock{}
+		k = &nameLock{free: make(chan struct{}, 1)}
+		k.free <- struct{}{}
 		l.held[name] = k
 	}
 	k.users++
 	l.mu.Unlock()
-	k.Lock()
+	<-k.free
 }
 
 func (l *locks) unlock(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := l.held[name]
+	k.free <- struct{}{}
 	if k.users--; k.users == 0 {
 		delete(l.held, name)
 	}
-	k.Unlock()
 }
