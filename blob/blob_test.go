@@ -125,12 +125,14 @@ func TestWrongContentIsCorrupt(t *testing.T) {
 			t.Errorf("second read of %q = %v, want ErrCorrupt", content, err)
 		}
 	}
-	r, _, err := blob.New(cutShort{m, "ont"}, blob.Options{}).GetRange(t.Context(), "a", 1, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAll(r); !errors.Is(err, blob.ErrCorrupt) {
-		t.Errorf("read of a short range = %v, want ErrCorrupt", err)
+	for _, content := range []string{"", "ont", "onten"} {
+		r, _, err := blob.New(cutShort{m, content}, blob.Options{}).GetRange(t.Context(), "a", 1, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(r); !errors.Is(err, blob.ErrCorrupt) {
+			t.Errorf("read of %q as a range of 4 = %v, want ErrCorrupt", content, err)
+		}
 	}
 }
 

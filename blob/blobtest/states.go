@@ -316,14 +316,18 @@ func testLifecycleYieldsToFinalize(f *fixture) {
 }
 
 func testLifecycleSparesNewObjectOfOldName(f *fixture) {
-	f.put("name", "old")
-	f.clock.Advance(blob.UnfinalizedLifetime + time.Second)
-	f.stepWith(On(OpDiscard, Before, func(_ context.Context, c Call) error {
-		f.delete(c.Name)
-		f.put(c.Name, "new")
-		return nil
-	}))
-	f.wantObject(f.store, "name", "new", false, f.created())
+	for _, op := range []Op{OpStat, OpDiscard} {
+		name := "before " + string(op)
+		f.put(name, "old")
+		f.clock.Advance(blob.UnfinalizedLifetime + time.Second)
+		f.stepWith(On(op, Before, func(_ context.Context, c Call) error {
+			f.delete(c.Name)
+			f.put(c.Name, "new")
+			return nil
+		}))
+		f.wantObject(f.store, name, "new", false, f.created())
+		f.delete(name)
+	}
 }
 
 func testReopenedStoreSeesEverything(f *fixture) {
