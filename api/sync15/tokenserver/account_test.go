@@ -501,6 +501,7 @@ func TestRequestOfAKnownUserIsOneRead(t *testing.T) {
 	}
 	for _, line := range []string{
 		`token_verification_seconds_count{token_type="OAuth"} 2`, `token_creation_seconds_count 2`,
+		`storage_get_users_seconds_count 2`, `storage_allocate_user_seconds_count 1`, `storage_put_user_seconds_count 0`,
 	} {
 		if !b.counted(line) {
 			t.Errorf("metrics do not show %s", line)

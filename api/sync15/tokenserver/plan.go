@@ -3,6 +3,7 @@ package tokenserver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -115,14 +116,10 @@ func (p *plan) replaceOlder(current int, at int64) {
 	}
 }
 
-// stale reports whether an older user had the client state.
+// stale reports whether a client state that is not the current one was there
+// before.
 func (p *plan) stale(clientState string) bool {
-	for i := range p.users {
-		if i != p.current && p.users[i].ClientState == clientState {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.users, func(u User) bool { return u.ClientState == clientState })
 }
 
 // bringUpToDate gives the current user what the claims say, or adds a user for

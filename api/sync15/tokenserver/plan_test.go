@@ -185,14 +185,14 @@ func TestNodeURLs(t *testing.T) {
 func TestCurrentUserIsTheYoungestOfTheNewestGeneration(t *testing.T) {
 	l := userList{Users: []User{
 		{UID: 1, Generation: 4, CreatedAt: 4}, {UID: 2, Generation: 5, CreatedAt: 4}, {UID: 3, Generation: 5, CreatedAt: 4},
-		{UID: 4, Generation: 4, CreatedAt: 5}, {UID: 5, Generation: math.MaxInt64, CreatedAt: 1}, {UID: 6, Generation: 5, CreatedAt: 5},
+		{UID: 4, Generation: 4, CreatedAt: 5}, {UID: 5, Generation: math.MaxInt64, CreatedAt: 1}, {UID: 6, Generation: 5, CreatedAt: 3},
 	}}
 	l.sort()
 	var got []uint64
 	for _, u := range l.Users {
 		got = append(got, u.UID)
 	}
-	if diff := cmp.Diff([]uint64{5, 6, 3, 2, 4, 1}, got); diff != "" {
+	if diff := cmp.Diff([]uint64{5, 3, 2, 6, 4, 1}, got); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/sync15/hawk"
 	"github.com/holdfast-dev/holdfast/api/sync15/oauth"
-	"github.com/holdfast-dev/holdfast/metrics"
 )
 
 const (
@@ -33,7 +32,6 @@ type bench struct {
 	*storeBench
 	server  *Server
 	keyring *hawk.Keyring
-	metrics *metrics.Registry
 	nodeID  int64
 	// mint makes an access token; a generation of 0 is left out.
 	mint func(accountID string, generation int64) string
@@ -84,30 +82,23 @@ func buildBench(t *testing.T, v oauth.Verifier, change []func(*Options, *Policy)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{keyring: keyring, metrics: metrics.New()}
-	o := Options{
-		Accounts: v, Keyring: keyring, Random: rand.Reader,
-		EmailDomain: testDomain, MetricsHashSecret: "metrics-secret",
-		TokenDuration: time.Hour, NodeType: "spanner", StoreTimeout: 10 * time.Second, Metrics: b.metrics,
-	}
+	b := &bench{keyring: keyring}
 	var p Policy
 	b.storeBench = newStoreBench(t, p)
-	o.Clock = b.clock
+	o := Options{
+		Store: b.Store, Clock: b.clock, Accounts: v, Keyring: keyring, Random: rand.Reader,
+		EmailDomain: testDomain, MetricsHashSecret: "metrics-secret",
+		TokenDuration: time.Hour, NodeType: "spanner", StoreTimeout: 10 * time.Second, Metrics: b.registry,
+	}
 	for _, f := range change {
 		f(&o, &p)
 	}
 	p.ReleaseRate = DefaultReleaseRate
 	b.policy = p
-	o.Store = b.Store
 	if b.server, err = New(o); err != nil {
 		t.Fatal(err)
 	}
 	b.nodeID = b.addNode(t, Node{URL: testNode, Capacity: 100, Available: 100})
-	t.Cleanup(func() {
-		if err := b.metrics.Err(); err != nil {
-			t.Error(err)
-		}
-	})
 	return b
 }
 
@@ -248,7 +239,7 @@ func (b *bench) seed(t *testing.T, u User) uint64 {
 // counted returns a line of the registry's Prometheus text.
 func (b *bench) counted(line string) bool {
 	w := httptest.NewRecorder()
-	b.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	b.registry.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return bytes.Contains(w.Body.Bytes(), []byte(line+"\n"))
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/kvtest"
+	"github.com/holdfast-dev/holdfast/metrics"
 )
 
 var start = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
@@ -22,30 +23,39 @@ var start = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 // storeBench is a Store on an engine in memory.
 type storeBench struct {
 	*Store
-	clock  *clock.Manual
-	faults *kvtest.Faults
+	clock    *clock.Manual
+	faults   *kvtest.Faults
+	registry *metrics.Registry
+	nodes    int // how many were added without a URL
 }
 
 func newStoreBench(t testing.TB, p Policy) *storeBench {
 	t.Helper()
 	c := clock.NewManual(start)
 	f := kvtest.NewFaults(kvtest.NewModel(c))
-	t.Cleanup(func() { f.Close() })
-	s, err := NewStore(kv.New(f, kvtest.ModelLimits), StoreOptions{Clock: c, Policy: p})
+	registry := metrics.New()
+	t.Cleanup(func() {
+		f.Close()
+		if err := registry.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := NewStore(kv.New(f, kvtest.ModelLimits), StoreOptions{Clock: c, Policy: p, Metrics: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CreateSpaces(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &storeBench{Store: s, clock: c, faults: f}
+	return &storeBench{Store: s, clock: c, faults: f, registry: registry}
 }
 
 // addNode adds a node and returns its id.
 func (b *storeBench) addNode(t testing.TB, n Node) int64 {
 	t.Helper()
 	if n.URL == "" {
-		n.URL = fmt.Sprintf("https://node%d.example.com", time.Now().UnixNano())
+		b.nodes++
+		n.URL = fmt.Sprintf("https://unnamed%d.example.com", b.nodes)
 	}
 	n, err := b.AddNode(t.Context(), n)
 	if err != nil {
