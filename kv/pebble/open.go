@@ -9,6 +9,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	pebbledb "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -83,15 +86,35 @@ func open(dir string, opts Options) (*Engine, error) {
 		seed:  maphash.MakeSeed(),
 	}
 	e.room.disk, e.room.dir = opts.FS, dir
+	used, err := hasTables(dir, opts.FS)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	e.db, err = pebbledb.Open(dir, e.pebbleOptions(opts.CacheBytes))
 	if err != nil {
 		// A change that the disk refused explains everything after it.
-		return nil, errors.Join(firstOf(e.disk.err(), err), lock.Close())
+		return nil, errors.Join(firstOf(e.disk.err(), newerPebble(err)), lock.Close())
 	}
-	if err := e.load(); err != nil {
+	if err := e.load(used); err != nil {
 		return nil, errors.Join(firstOf(e.disk.err(), err), e.db.Close(), lock.Close())
 	}
 	return e, nil
+}
+
+// newerPebble explains an error for which Pebble has no value.
+func newerPebble(err error) error {
+	if strings.Contains(err.Error(), "unknown format major version") {
+		return fmt.Errorf("it was written by a newer holdfast: %w", err)
+	}
+	return err
+}
+
+// hasTables reports whether a folder has ever held more than a log.
+func hasTables(dir string, disk vfs.FS) (bool, error) {
+	names, err := disk.List(dir)
+	return slices.ContainsFunc(names, func(name string) bool {
+		return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+	}), err
 }
 
 func firstOf(a, b error) error {
@@ -117,9 +140,10 @@ func lockFolder(dir string, disk vfs.FS) (*pebbledb.Lock, error) {
 	return lock, err
 }
 
-// load checks whose folder it is and reads what is kept in memory.
-func (e *Engine) load() error {
-	if err := e.checkFormat(); err != nil {
+// load checks whose folder it is and reads what is kept in memory. Used says that
+// the folder cannot be a fresh one.
+func (e *Engine) load(used bool) error {
+	if err := e.checkFormat(used); err != nil {
 		return err
 	}
 	last, err := e.loadCeiling()
@@ -137,11 +161,11 @@ func (e *Engine) load() error {
 }
 
 // checkFormat marks an empty folder as ours and refuses one that we cannot read.
-func (e *Engine) checkFormat() error {
+func (e *Engine) checkFormat(used bool) error {
 	b, closer, err := e.db.Get(formatKey)
 	switch {
 	case errors.Is(err, pebbledb.ErrNotFound):
-		return e.initFormat()
+		return e.initFormat(used)
 	case err != nil:
 		return err
 	}
@@ -155,17 +179,17 @@ func (e *Engine) checkFormat() error {
 	return nil
 }
 
-func (e *Engine) initFormat() error {
+func (e *Engine) initFormat(used bool) error {
 	it, err := e.db.NewIter(nil)
 	if err != nil {
 		return err
 	}
-	foreign := it.First()
+	used = it.First() || used
 	if err := it.Close(); err != nil {
 		return err
 	}
-	if foreign {
-		return errors.New("it holds a Pebble database that holdfast did not write")
+	if used {
+		return fmt.Errorf("%w: it has no format version, because it is damaged or something else wrote it", kv.ErrCorrupt)
 	}
 	return e.db.Set(formatKey, []byte{formatVersion}, pebbledb.Sync)
 }
@@ -195,8 +219,9 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 		FormatMajorVersion: pebbledb.FormatValueSeparation,
 		CacheSize:          cacheBytes,
 		MaxOpenFiles:       1000,
-		// Two memtables at most: one being filled, one being flushed.
-		MemTableSize:                memTableSize,
+		// Two memtables at most, one being filled and one being flushed: together
+		// with the cache they are most of the memory in use.
+		MemTableSize:                32 << 20,
 		MemTableStopWritesThreshold: 2,
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       24,
@@ -204,8 +229,7 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 		// Spread the writing of large files over time, so that a sync of the log
 		// does not wait for it.
-		BytesPerSync:    512 << 10,
-		WALBytesPerSync: 0,
+		BytesPerSync: 512 << 10,
 		EventListener: &pebbledb.EventListener{
 			BackgroundError: func(err error) { e.log.Warn("pebble: background work failed", "error", err) },
 			DataCorruption:  func(i pebbledb.DataCorruptionInfo) { e.log.Error("pebble: stored data is corrupt", "info", i.String()) },
@@ -217,9 +241,25 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].BlockSize = 16 << 10
+		o.Levels[i].IndexBlockSize = 256 << 10
 	}
-	o.Experimental.ValueSeparationPolicy = func() pebbledb.ValueSeparationPolicy { return valueSeparation }
+	o.Experimental.ValueSeparationPolicy = separateLargeValues
 	return o
+}
+
+// separateLargeValues keeps large values out of the tables, so that compactions
+// need not copy them: 20 KB rows are written 1.7 times behind the log instead of
+// 4.4 times. Values below a quarter of a block stay in the tables, where a scan
+// finds them next to each other. The larger depth costs scans of large values,
+// which visit more files, and saves copies: 10 would be 2.5 times.
+func separateLargeValues() pebbledb.ValueSeparationPolicy {
+	return pebbledb.ValueSeparationPolicy{
+		Enabled:               true,
+		MinimumSize:           4 << 10,
+		MaxBlobReferenceDepth: 64,
+		RewriteMinimumAge:     5 * time.Minute,
+		TargetGarbageRatio:    0.3,
+	}
 }
 
 // logger passes Pebble's messages on. Fatalf must not end the process: it
@@ -242,7 +282,3 @@ func (l logger) Fatalf(format string, args ...any) {
 	l.disk.fail(err)
 	l.log.Error("pebble: fatal", "error", err)
 }
-
-const memTableSize = 32 << 20
-
-var valueSeparation = pebbledb.ValueSeparationPolicy{}
