@@ -134,7 +134,8 @@ func (h *house) tokenServer(ctx context.Context, keyring *hawk.Keyring) (http.Ha
 	opts := tokenserver.Options{
 		Store: h.accounts, Keyring: keyring, Clock: h.clock, Random: rand.Reader, EmailDomain: c.FxAEmailDomain,
 		MetricsHashSecret: string(h.secrets.MetricsHash), TokenDuration: c.TokenDuration, NodeType: c.NodeType,
-		StoreTimeout: storeTimeout, EventsMetricsOnly: c.Webhook.MetricsOnly, Log: h.log, Metrics: h.metrics,
+		StoreTimeout: storeTimeout, EventsMetricsOnly: c.Webhook.MetricsOnly, Log: h.log,
+		Metrics: h.metrics.Group("syncstorage.tokenserver"),
 	}
 	keys, err := h.accountKeys()
 	if err != nil {

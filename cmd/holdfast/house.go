@@ -192,7 +192,7 @@ func (h *house) openSync(ctx context.Context) error {
 	}
 	h.purger = &storage.Purger{Store: h.storage, Queue: h.purges, Log: h.log}
 	h.accounts, err = tokenserver.NewStore(h.db, tokenserver.StoreOptions{
-		Clock: h.clock, Metrics: h.metrics,
+		Clock: h.clock, Metrics: h.metrics.Group("syncstorage.tokenserver"),
 		Policy: tokenserver.Policy{RefuseNewUsers: !h.cfg.TokenServer.AllowNewUsers, ReleaseRate: h.cfg.TokenServer.NodeCapacityReleaseRate},
 	})
 	if err != nil {
