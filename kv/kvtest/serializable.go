@@ -27,11 +27,11 @@ type observed struct {
 // wrote a key before whom, whose write a reader saw, and whose it did not see yet;
 // the order exists if and only if these relations make no cycle.
 func caseSerializable(f *fixture) {
-	const workers, each = 6, 30
+	const workers, each = 6, 40
 	seed := rand.Uint64()
 	f.Logf("seed %d", seed)
 	refs := []kv.Ref{}
-	for i := range 5 {
+	for i := range 4 {
 		space := []string{"a", "b"}[i%2]
 		f.space(space)
 		refs = append(refs, kv.Ref{Space: space, Key: []byte(strconv.Itoa(i))})
@@ -62,11 +62,11 @@ func caseSerializable(f *fixture) {
 
 // observe runs one random transaction: one Get of several keys, or an Update.
 func (f *fixture) observe(rng *rand.Rand, refs []kv.Ref, id int) (observed, error) {
-	some := make([]kv.Ref, 1+rng.IntN(3))
+	some := make([]kv.Ref, 2+rng.IntN(2))
 	for i, j := range rng.Perm(len(refs))[:len(some)] {
 		some[i] = refs[j]
 	}
-	writes := rng.IntN(len(some) + 1)
+	writes := rng.IntN(3)
 	o := observed{id: id}
 	saw := func(rows []kv.Row) {
 		o.reads, o.writes = map[string][]int{}, nil
@@ -87,6 +87,7 @@ func (f *fixture) observe(rng *rand.Rand, refs []kv.Ref, id int) (observed, erro
 			return err
 		}
 		saw(rows)
+		pause(rng.IntN(10))
 		for i, r := range some[:writes] {
 			tx.Put(kv.Write{Space: r.Space, Key: r.Key, Value: fmt.Appendf(rows[i].Value[:len(rows[i].Value):len(rows[i].Value)], "%d ", id)})
 			o.writes = append(o.writes, place(r.Space, r.Key))

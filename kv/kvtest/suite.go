@@ -260,7 +260,7 @@ func (f *fixture) wantAbsent(space, key string) {
 // the suite ever writes.
 func (f *fixture) scan(space string, r kv.Range) []kv.Row {
 	f.Helper()
-	const most = 100_000
+	const most = 1_000_000
 	var rows []kv.Row
 	err := f.db.Scan(f.ctx, space, r, func(row kv.Row) bool {
 		row.Key, row.Value = bytes.Clone(row.Key), bytes.Clone(row.Value)
@@ -297,12 +297,22 @@ func (f *fixture) parallel(n int, fn func(i int) error) {
 	f.ok(concurrently(n, fn))
 }
 
+// concurrently runs fn n times, all of them started before the first goes on.
 func concurrently(n int, fn func(i int) error) error {
 	errs := make([]error, n)
-	var wg sync.WaitGroup
+	var started, done sync.WaitGroup
+	started.Add(n)
 	for i := range n {
-		wg.Go(func() { errs[i] = fn(i) })
+		done.Go(func() {
+			started.Done()
+			started.Wait()
+			errs[i] = fn(i)
+		})
 	}
-	wg.Wait()
+	done.Wait()
 	return errors.Join(errs...)
 }
+
+// pause is the time that a client takes between a read and its commit: engines in
+// memory are so fast that nobody would get in between without it.
+func pause(n int) { time.Sleep(time.Duration(n) * 10 * time.Microsecond) }

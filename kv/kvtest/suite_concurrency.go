@@ -52,6 +52,7 @@ func caseOneWinner(f *fixture) {
 			if err != nil {
 				return err
 			}
+			pause(worker)
 			_, err = f.db.Commit(f.ctx, &kv.Txn{
 				Checks: []kv.Check{check("a", "k", row.Version)},
 				Writes: []kv.Write{put("a", "k", string(row.Value)+"x")},
@@ -137,19 +138,30 @@ func (f *fixture) onlyOne(checks []kv.Check, writes ...kv.Write) {
 	}
 }
 
-// while runs fn over and over beside other until other returns.
-func (f *fixture) while(other func() error, fn func() error) {
+// while runs fn over and over beside other. other, which gets the number of its
+// run, is repeated until fn has met some of it.
+func (f *fixture) while(other func(run int) error, fn func() error) {
 	f.Helper()
+	const rounds, most = 5, 20
 	var done atomic.Bool
+	var met atomic.Int64
 	f.parallel(2, func(i int) error {
 		if i == 0 {
 			defer done.Store(true)
-			return other()
+			met.Store(0)
+			for run := range most {
+				if err := other(run); err != nil || met.Load() >= rounds {
+					return err
+				}
+			}
+			return nil
 		}
 		for !done.Load() {
 			if err := fn(); err != nil {
+				met.Store(rounds)
 				return err
 			}
+			met.Add(1)
 		}
 		return nil
 	})
@@ -181,6 +193,7 @@ func caseTransfers(f *fixture) {
 			if err != nil {
 				return err
 			}
+			pause(n)
 			tx.Put(kv.Write{Space: from.Space, Key: from.Key, Value: numberBytes(number(rows[0].Value) - n)})
 			tx.Put(kv.Write{Space: to.Space, Key: to.Key, Value: numberBytes(number(rows[1].Value) + n)})
 			return nil
@@ -198,7 +211,7 @@ func caseTransfers(f *fixture) {
 		}
 		return err
 	}
-	f.while(func() error {
+	f.while(func(int) error {
 		return concurrently(workers, func(w int) error {
 			for i := range transfers {
 				from, to := refs[(w+i)%accounts], refs[(w+i*i+1)%accounts]
@@ -233,11 +246,12 @@ func caseAtomicAcrossSpaces(f *fixture) {
 		_, err := f.db.Commit(f.ctx, t)
 		return err
 	}
-	f.while(func() error {
+	f.while(func(int) error {
 		for i := range 60 {
 			if err := writeAll(i); err != nil {
 				return err
 			}
+			pause(2)
 		}
 		return nil
 	}, func() error {

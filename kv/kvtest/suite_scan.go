@@ -143,7 +143,7 @@ func caseScanWhile(f *fixture) {
 	}
 	f.write(writes...)
 	round := 0
-	f.while(func() error {
+	f.while(func(int) error {
 		for i := range 150 {
 			t := &kv.Txn{}
 			for j := range 4 {
