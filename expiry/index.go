@@ -94,6 +94,12 @@ func (x *Index) Hook(tx *kv.Tx) error {
 	return nil
 }
 
+// Covers reports whether the rows of a space have entries.
+func (x *Index) Covers(space string) bool {
+	_, ok := x.spaces(space)
+	return ok
+}
+
 // Key returns the key of the entry of a row, and false if it must have none: the
 // row does not exist, does not expire, or lies in a space that is not known.
 func (x *Index) Key(space string, row kv.Row) ([]byte, bool) {
