@@ -19,9 +19,11 @@ import (
 	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/api/sync15/hawk"
 	"github.com/holdfast-dev/holdfast/api/sync15/oauth"
+	"github.com/holdfast-dev/holdfast/api/sync15/storage"
 	"github.com/holdfast-dev/holdfast/api/sync15/tokenserver"
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
+	"github.com/holdfast-dev/holdfast/verify"
 )
 
 // version is the release, set by the linker.
@@ -204,6 +206,10 @@ func (h *house) adminDoor(serving context.Context) *admin.Server {
 		Metrics: h.metrics.Handler(), Version: versionInfo(), Token: string(h.secrets.AdminToken), Hosts: h.cfg.Admin.Hosts, Logger: h.log,
 	})
 	s.HandleQueues(h.queues)
+	s.HandleVerify(verify.Options{
+		DB: h.db, Store: h.objects, Clock: h.clock, Staged: []string{storage.SpaceStaged}, Index: h.index,
+		Pending: verify.PendingIn(h.changes),
+	})
 	for pattern, page := range tokenserver.OperatorPages(h.accounts) {
 		s.Handle(pattern, page)
 	}
