@@ -122,24 +122,33 @@ func (o *Offloader) Upload(ctx context.Context, handler string, payloads []Paylo
 		}
 		u.names[i] = p.Prefix + "/" + id.String()
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.opts.Timeout)
-	defer cancel()
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(o.opts.Concurrency)
-	for i, p := range payloads {
-		group.Go(func() error {
-			if err := groupCtx.Err(); err != nil {
-				return err
-			}
-			return o.put(groupCtx, u.names[i], p.Data)
-		})
-	}
-	if err := group.Wait(); err != nil {
-		u.discard(ctx, u.names)
-		return nil, classify("upload", err)
+	if begun, err := o.putAll(ctx, u.names, payloads); err != nil {
+		u.discard(ctx, u.names[:begun])
+		return nil, classify(ctx, "upload", err)
 	}
 	o.meters.batch.Observe(o.opts.Clock.Now().Sub(began), "upload", handler)
 	return u, nil
+}
+
+// putAll writes the objects in their order, and stops after the first failure. It
+// returns how many it has begun: these may exist, whatever became of the call.
+func (o *Offloader) putAll(ctx context.Context, names []string, payloads []Payload) (begun int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, o.opts.Timeout)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(o.opts.Concurrency)
+	for i, p := range payloads {
+		if ctx.Err() != nil {
+			break
+		}
+		begun++
+		group.Go(func() error { return o.put(ctx, names[i], p.Data) })
+	}
+	err = group.Wait()
+	if err == nil && begun < len(payloads) {
+		err = ctx.Err()
+	}
+	return begun, err
 }
 
 func (o *Offloader) put(ctx context.Context, name string, data []byte) error {
@@ -188,11 +197,14 @@ func (u *Uploads) discard(ctx context.Context, names []string) {
 	wg.Wait()
 }
 
-// classify wraps a failed transfer.
-func classify(op string, err error) error {
-	switch {
-	case errors.Is(err, ErrMissing), errors.Is(err, ErrUnreadable), errors.Is(err, blob.ErrForeignURL),
-		errors.Is(err, blob.ErrInvalidURL), errors.Is(err, blob.ErrInvalidName):
+// classify wraps a failed transfer. ctx is the caller's: if it has ended, nothing is
+// said about the store.
+func classify(ctx context.Context, op string, err error) error {
+	known := ctx.Err() != nil
+	for _, target := range []error{ErrMissing, ErrUnreadable, blob.ErrForeignURL, blob.ErrInvalidURL, blob.ErrInvalidName} {
+		known = known || errors.Is(err, target)
+	}
+	if known {
 		return fmt.Errorf("offload: %s: %w", op, err)
 	}
 	return fmt.Errorf("offload: %s: %w: %w", op, ErrUnavailable, err)

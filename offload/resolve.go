@@ -22,23 +22,23 @@ import (
 // has another link now, or is gone, nothing is wrong.
 func (o *Offloader) Resolve(ctx context.Context, links []string) ([][]byte, error) {
 	began := o.opts.Clock.Now()
-	ctx, cancel := context.WithTimeout(ctx, o.opts.Timeout)
+	bounded, cancel := context.WithTimeout(ctx, o.opts.Timeout)
 	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(bounded)
 	group.SetLimit(o.opts.Concurrency)
 	payloads := make([][]byte, len(links))
 	for i, link := range links {
 		group.Go(func() error {
-			if err := ctx.Err(); err != nil {
+			if err := groupCtx.Err(); err != nil {
 				return err
 			}
 			var err error
-			payloads[i], err = o.get(ctx, link)
+			payloads[i], err = o.get(groupCtx, link)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, classify("download", err)
+		return nil, classify(ctx, "download", err)
 	}
 	o.meters.batch.Observe(o.opts.Clock.Now().Sub(began), "download", "")
 	return payloads, nil
@@ -75,7 +75,7 @@ func (o *Offloader) read(ctx context.Context, name string) ([]byte, error) {
 	data := make([]byte, attrs.Size)
 	if _, err = io.ReadFull(r, data); err == nil {
 		// The checksum is known to be right once the end has been seen.
-		if _, err = r.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+		if _, err = io.ReadFull(r, make([]byte, 1)); errors.Is(err, io.EOF) {
 			err = nil
 		}
 	}
