@@ -21,6 +21,8 @@ type answer struct {
 	// modified is X-Last-Modified, if hasModified.
 	modified    bso.Timestamp
 	hasModified bool
+	// written tells that the request itself set modified.
+	written bool
 	// contentType is application/json if empty and there is a body.
 	contentType string
 	body        []byte
@@ -31,6 +33,11 @@ type answer struct {
 // modifiedAnswer is an answer about a resource with a timestamp.
 func modifiedAnswer(status int, modified bso.Timestamp, body []byte) *answer {
 	return &answer{status: status, modified: modified, hasModified: true, body: body}
+}
+
+// writtenAnswer is the answer to a write, with the timestamp that it got.
+func writtenAnswer(modified bso.Timestamp, body []byte) *answer {
+	return &answer{status: http.StatusOK, modified: modified, hasModified: true, written: true, body: body}
 }
 
 func (a *answer) set(name, value string) {
@@ -50,6 +57,9 @@ func (a *answer) head(w http.ResponseWriter, began bso.Timestamp, backoff time.D
 	if a.hasModified {
 		h["X-Last-Modified"] = []string{a.modified.String()}
 		now = max(now, a.modified)
+	}
+	if a.written {
+		now = a.modified // before began if the clock has gone back meanwhile
 	}
 	h["X-Weave-Timestamp"] = []string{now.String()}
 	if backoff > 0 {

@@ -118,7 +118,7 @@ func (s *Server) getRecord(ctx context.Context, rq *request) (*answer, error) {
 			return a, nil
 		}
 		if rec.Link != "" {
-			missing, err := s.resolve(ctx, []storage.Record{rec}, func(r []storage.Record) { rec = r[0] })
+			missing, err := s.resolve(ctx, gone, []storage.Record{rec}, func(r []storage.Record) { rec = r[0] })
 			if missing != "" && missing != gone {
 				gone = missing // replaced meanwhile, unless the next read finds it again
 				continue
@@ -132,12 +132,17 @@ func (s *Server) getRecord(ctx context.Context, rq *request) (*answer, error) {
 }
 
 // resolve fetches the payloads of linked records. If an object is missing it
-// returns its link besides the error.
-func (s *Server) resolve(ctx context.Context, records []storage.Record, done func([]storage.Record)) (missing string, err error) {
+// returns its link besides the error. gone, if not empty, is a link whose object was
+// missing before: a record that still has it is beyond help.
+func (s *Server) resolve(ctx context.Context, gone string, records []storage.Record, done func([]storage.Record)) (missing string, err error) {
 	var links []string
 	for i := range records {
-		if records[i].Link != "" {
-			links = append(links, records[i].Link)
+		switch link := records[i].Link; {
+		case link == "":
+		case link == gone:
+			return gone, &offload.MissingError{Link: gone}
+		default:
+			links = append(links, link)
 		}
 	}
 	if len(links) == 0 {
@@ -201,14 +206,16 @@ func (s *Server) getCollection(ctx context.Context, w http.ResponseWriter, rq *r
 		}
 		a := modifiedAnswer(http.StatusOK, l.Modified, nil)
 		a.contentType = format.ContentType()
-		a.set("X-Weave-Records", strconv.Itoa(len(l.Items)))
 		if l.More {
 			a.set("X-Weave-Next-Offset", l.Items[len(l.Items)-1].Cursor(q.Sort).String())
 		}
-		out := &listWriter{server: s, w: w, rq: rq, answer: a, list: bso.List{Format: format}, listing: l}
+		out := &listWriter{server: s, w: w, rq: rq, answer: a, list: bso.List{Format: format}, listing: l, gone: gone}
 		missing, err := out.run(ctx, q.Full)
 		switch {
 		case out.streaming && err != nil:
+			if missing != "" && l.Check(ctx) == nil { // the record still has the link
+				s.metrics.missing.Add(1)
+			}
 			s.logFailure(rq, err)
 			panic(http.ErrAbortHandler) // the client sees that the answer is cut off
 		case err == nil:
@@ -230,6 +237,7 @@ type listWriter struct {
 	answer    *answer
 	list      bso.List
 	listing   *storage.Listing
+	gone      string // a link whose object was missing at the attempt before
 	buf       []byte
 	streaming bool
 }
@@ -261,6 +269,7 @@ func (lw *listWriter) run(ctx context.Context, full bool) (missing string, err e
 		return "", lw.flush()
 	}
 	lw.answer.body = lw.buf
+	lw.answer.set("X-Weave-Records", strconv.Itoa(lw.list.Len()))
 	lw.answer.write(lw.w, lw.rq.began, lw.server.opts.Backoff)
 	return "", nil
 }
@@ -278,7 +287,7 @@ func (lw *listWriter) ids() error {
 func (lw *listWriter) records(ctx context.Context) (missing string, err error) {
 	err = lw.listing.Records(ctx, func(chunk []storage.Record) error {
 		var failed error
-		m, err := lw.server.resolve(ctx, chunk, func(records []storage.Record) {
+		m, err := lw.server.resolve(ctx, lw.gone, chunk, func(records []storage.Record) {
 			for i := range records {
 				lw.buf = lw.list.AppendRecord(lw.buf, records[i].Record)
 				if failed = lw.flushLarge(); failed != nil {
@@ -303,6 +312,7 @@ func (lw *listWriter) flushLarge() error {
 func (lw *listWriter) flush() error {
 	if !lw.streaming {
 		lw.streaming = true
+		lw.answer.set("X-Weave-Records", strconv.Itoa(len(lw.listing.Items)))
 		lw.answer.head(lw.w, lw.rq.began, lw.server.opts.Backoff)
 	}
 	_, err := lw.w.Write(lw.buf)

@@ -208,7 +208,7 @@ func (w *world) openQueues() {
 	w.Cleanup(func() {
 		w.engine.Reset()
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) { // canceled: it had not begun
 			w.Errorf("queues: %v", err)
 		}
 	})

@@ -90,7 +90,7 @@ func (s *Server) putRecord(ctx context.Context, rq *request) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := modifiedAnswer(http.StatusOK, t, t.Append(nil))
+	a := writtenAnswer(t, t.Append(nil))
 	s.tellQuota(ctx, rq, a)
 	return a, nil
 }
@@ -140,7 +140,7 @@ func (s *Server) write(ctx context.Context, rq *request, batch bso.Batch, post *
 		case batch.Start:
 			staged, err = store.StartBatch(ctx, rq.user, collection, patches, rq.pre)
 		case batch.Commit:
-			staged.Modified, err = store.CommitBatch(ctx, rq.user, collection, batch.ID, patches, rq.pre)
+			staged, err = store.CommitBatch(ctx, rq.user, collection, batch.ID, patches, rq.pre)
 		default:
 			staged, err = store.Append(ctx, rq.user, collection, batch.ID, patches, rq.pre)
 		}
@@ -153,7 +153,7 @@ func (s *Server) write(ctx context.Context, rq *request, batch bso.Batch, post *
 	if staged.Batch != "" {
 		return modifiedAnswer(http.StatusAccepted, staged.Modified, bso.AppendStaged(nil, staged.Batch, *post)), nil
 	}
-	a := modifiedAnswer(http.StatusOK, staged.Modified, bso.AppendPosted(nil, staged.Modified, *post))
+	a := writtenAnswer(staged.Modified, bso.AppendPosted(nil, staged.Modified, *post))
 	s.tellQuota(ctx, rq, a)
 	return a, nil
 }
@@ -259,7 +259,7 @@ func (s *Server) delete(ctx context.Context, rq *request) (*answer, error) {
 		if t, err = store.DeleteAll(ctx, rq.user, rq.pre); err != nil {
 			return nil, err
 		}
-		return modifiedAnswer(http.StatusOK, t, []byte("{}")), nil
+		return writtenAnswer(t, []byte("{}")), nil
 	case bso.Item:
 		if t, err = store.Delete(ctx, rq.user, collection, rq.route.ID, rq.pre); errors.Is(err, storage.ErrNotFound) {
 			s.metrics.mistake("request.process.missing_bso")
@@ -279,5 +279,5 @@ func (s *Server) delete(ctx context.Context, rq *request) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return modifiedAnswer(http.StatusOK, t, append(t.Append([]byte(`{"modified":`)), '}')), nil
+	return writtenAnswer(t, append(t.Append([]byte(`{"modified":`)), '}')), nil
 }

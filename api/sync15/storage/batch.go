@@ -10,10 +10,11 @@ import (
 	"github.com/holdfast-dev/holdfast/kv/key"
 )
 
-// Staged says what became of an append.
+// Staged says what became of the patches for a batch.
 type Staged struct {
-	Batch string
-	// Modified is the collection's timestamp, which a batch does not change.
+	Batch string // empty once the batch is published
+	// Modified is the collection's timestamp, which a batch does not change until
+	// it is published.
 	Modified Timestamp
 	// TooManyBytes and TooManyRecords are the ids that the batch had no room for.
 	TooManyBytes, TooManyRecords []string
@@ -54,7 +55,7 @@ func (s *Store) StartBatch(ctx context.Context, u User, collection string, patch
 	staged := Staged{Batch: batchID}
 	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
 		known := h.find(id) != nil
-		c, err := s.grow(ctx, u, h, collection, id)
+		c, err := grow(h, id)
 		if err != nil {
 			return false, err
 		}
@@ -80,11 +81,8 @@ func (s *Store) Append(ctx context.Context, u User, collection, batchID string, 
 	}
 	staged := Staged{Batch: batchID}
 	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
-		area, c, err := s.openBatch(tx, u, h, id, batchID)
+		area, c, err := s.openBatch(tx, u, h, id, batchID, pre)
 		if err != nil {
-			return false, err
-		}
-		if err := holds(pre, c.modified); err != nil {
 			return false, err
 		}
 		staged.Modified = c.modified
@@ -100,11 +98,15 @@ type stagingArea struct {
 	batch batch
 }
 
-// openBatch reads the row of a batch, which is the guard of its staged rows.
-func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string) (stagingArea, *collection, error) {
+// openBatch reads the row of a batch, which is the guard of its staged rows. The
+// precondition is on the collection and comes first.
+func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string, pre bso.Precondition) (stagingArea, *collection, error) {
 	c := h.find(id)
 	if c == nil {
 		return stagingArea{}, nil, ErrNoBatch
+	}
+	if err := holds(pre, c.modified); err != nil {
+		return stagingArea{}, nil, err
 	}
 	area := stagingArea{place: place{u, id, c.life}}
 	var err error
@@ -139,19 +141,9 @@ func (s *Store) stage(ctx context.Context, tx *kv.Tx, u User, h *head, collectio
 		}
 		after := before
 		after.merge(p)
-		grown := batch{records: b.records, bytes: b.bytes + after.size() - before.size()}
-		if !rows[i].Exists() {
-			grown.records++
-		}
-		switch {
-		case grown.bytes > s.opts.MaxBatchBytes:
-			out.TooManyBytes = append(out.TooManyBytes, p.ID)
-			continue
-		case grown.records > s.opts.MaxBatchRecords:
-			out.TooManyRecords = append(out.TooManyRecords, p.ID)
+		if !s.admit(&b, rows[i].Exists(), before.size(), &after, out) {
 			continue
 		}
-		b = grown
 		tx.Put(kv.Write{
 			Space: SpaceStaged, Key: refs[i].Key, Value: after.encodeStaged(), Link: after.Link,
 		})
@@ -164,42 +156,60 @@ func (s *Store) stage(ctx context.Context, tx *kv.Tx, u User, h *head, collectio
 	return nil
 }
 
-// CommitBatch publishes a batch together with further patches, which go over the
-// staged ones field by field, and returns the timestamp of all of them.
-func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID string, patches []Patch, pre bso.Precondition) (Timestamp, error) {
+// admit counts a patch as staged, in place of one of some size if there is one
+// already, or notes that the batch has no room for it.
+func (s *Store) admit(b *batch, replaces bool, size int64, p *Patch, out *Staged) bool {
+	grown := batch{records: b.records, bytes: b.bytes + p.size() - size}
+	if !replaces {
+		grown.records++
+	}
+	switch {
+	case grown.bytes > s.opts.MaxBatchBytes:
+		out.TooManyBytes = append(out.TooManyBytes, p.ID)
+		return false
+	case grown.records > s.opts.MaxBatchRecords:
+		out.TooManyRecords = append(out.TooManyRecords, p.ID)
+		return false
+	}
+	*b = grown
+	return true
+}
+
+// CommitBatch publishes a batch together with further patches, as far as it has
+// room for them, which go over the staged ones field by field. Modified of what it
+// returns is the timestamp of all of them.
+func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID string, patches []Patch, pre bso.Precondition) (Staged, error) {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
-		return 0, err
+		return Staged{}, err
 	}
-	var t Timestamp
+	var out Staged
 	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
 		tx.SetTag(CommitTag)
-		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
-			return false, err
-		}
-		area, c, err := s.openBatch(tx, u, h, id, batchID)
+		area, c, err := s.openBatch(tx, u, h, id, batchID, pre)
 		if err != nil {
 			return false, err
 		}
-		if err := holds(pre, c.modified); err != nil {
+		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
 			return false, err
 		}
 		all, err := s.takeStaged(tx, area)
 		if err != nil {
 			return false, err
 		}
-		all = mergePatches(all, patches)
+		out = Staged{}
+		all = s.addToStaged(area.batch, all, patches, &out)
 		w := writer{store: s, tx: tx, place: area.place, collection: c}
 		old, err := w.load(all)
 		if err != nil {
 			return false, err
 		}
-		t = s.tick(h)
-		w.apply(t, all, old)
+		out.Modified = s.tick(h)
+		w.apply(out.Modified, all, old)
 		tx.Delete(SpaceBatches, area.row.Key)
 		return true, nil
 	})
-	return t, err
+	return out, err
 }
 
 // takeStaged reads the staged rows of a batch and deletes them.
@@ -238,18 +248,25 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// mergePatches lays later patches over earlier ones of the same records.
-func mergePatches(earlier, later []Patch) []Patch {
-	at := make(map[string]int, len(earlier))
-	for i := range earlier {
-		at[earlier[i].ID] = i
+// addToStaged lays later patches over those of a batch of the same records.
+func (s *Store) addToStaged(b batch, staged, later []Patch, out *Staged) []Patch {
+	at := make(map[string]int, len(staged))
+	for i := range staged {
+		at[staged[i].ID] = i
 	}
 	for _, p := range later {
-		if i, ok := at[p.ID]; ok {
-			earlier[i].merge(p)
-		} else {
-			earlier = append(earlier, p)
+		i, ok := at[p.ID]
+		if !ok {
+			if s.admit(&b, false, 0, &p, out) {
+				staged = append(staged, p)
+			}
+			continue
+		}
+		after := staged[i]
+		after.merge(p)
+		if s.admit(&b, true, staged[i].size(), &after, out) {
+			staged[i] = after
 		}
 	}
-	return earlier
+	return staged
 }

@@ -103,6 +103,19 @@ func (f *fixture) purge(t *rapid.T) {
 	f.purges = nil
 }
 
+// mergePatches lays later patches over earlier ones of the same records.
+func mergePatches(earlier, later []Patch) []Patch {
+	for _, p := range later {
+		i := slices.IndexFunc(earlier, func(e Patch) bool { return e.ID == p.ID })
+		if i < 0 {
+			earlier = append(earlier, p)
+			continue
+		}
+		earlier[i].merge(p)
+	}
+	return earlier
+}
+
 // modelRecord is what the protocol says about a record.
 type modelRecord struct {
 	bso.Record
@@ -403,7 +416,7 @@ func TestStorageBehavesLikeTheProtocolsModel(t *testing.T) {
 				patches := drawPatches(t)
 				exists := b != nil && !b.dead && b.collection == n && f.clock.Now().Before(b.ends)
 				if rapid.Bool().Draw(t, "commit") {
-					ts, err := f.store.CommitBatch(ctx, u, n, id, patches, bso.Precondition{})
+					published, err := f.store.CommitBatch(ctx, u, n, id, patches, bso.Precondition{})
 					if !exists {
 						if !errors.Is(err, ErrNoBatch) {
 							t.Fatalf("commit of no batch: %v", err)
@@ -411,8 +424,8 @@ func TestStorageBehavesLikeTheProtocolsModel(t *testing.T) {
 						return
 					}
 					must(err)
-					rising(ts)
-					m.apply(f.clock.Now(), n, ts, mergePatches(b.patches, patches))
+					rising(published.Modified)
+					m.apply(f.clock.Now(), n, published.Modified, mergePatches(b.patches, patches))
 					b.dead = true
 					return
 				}

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/holdfast-dev/holdfast/api/sync15/bso"
 	"github.com/holdfast-dev/holdfast/kv"
@@ -49,42 +50,57 @@ func (s *Store) info(ctx context.Context, h *head) (Info, error) {
 	return info, nil
 }
 
-// Usage returns a storage with the counts and sizes of its collections.
+// Usage returns a storage with the counts and sizes of its collections, at one
+// instant. ErrChanged means that it is written to so often that no attempt found
+// it at rest.
 func (s *Store) Usage(ctx context.Context, u User) (Info, error) {
-	h, err := s.head(ctx, u)
-	if err != nil {
-		return Info{}, err
-	}
-	if h.expiring() {
-		if _, err := s.liveTotals(ctx, u, h); err != nil {
+	for range listAttempts {
+		row, h, err := s.headRow(ctx, u)
+		if err != nil {
 			return Info{}, err
 		}
+		if !h.expiring() {
+			return s.info(ctx, h)
+		}
+		live, err := s.live(ctx, u, h)
+		if err != nil {
+			return Info{}, err
+		}
+		// All writes to the collections change the head.
+		now, _, err := s.headRow(ctx, u)
+		if err != nil {
+			return Info{}, err
+		}
+		if now.Version == row.Version {
+			return s.info(ctx, live)
+		}
 	}
-	return s.info(ctx, h)
+	return Info{}, ErrChanged
 }
 
-// liveTotals replaces the sums in h, which include expired records that have not
-// been removed yet, by those of live records, and adds them up.
-func (s *Store) liveTotals(ctx context.Context, u User, h *head) (sum collection, err error) {
-	for i := range h.collections {
-		c := &h.collections[i]
-		if c.expiring > 0 {
-			c.count, c.bytes = 0, 0
-			prefix := place{u, c.id, c.life}.prefix()
-			err := s.db.Scan(ctx, spaceOrder, kv.Prefix(prefix), func(row kv.Row) bool {
-				size, _ := binary.Uvarint(row.Value)
-				c.count++
-				c.bytes += int64(size)
-				return true
-			})
-			if err != nil {
-				return collection{}, err
-			}
+// live returns a copy of h with the sums of live records only; those in h include
+// expired ones that have not been removed yet.
+func (s *Store) live(ctx context.Context, u User, h *head) (*head, error) {
+	live := *h
+	live.collections = slices.Clone(h.collections)
+	for i := range live.collections {
+		c := &live.collections[i]
+		if c.expiring == 0 {
+			continue
 		}
-		sum.count += c.count
-		sum.bytes += c.bytes
+		c.count, c.bytes = 0, 0
+		prefix := place{u, c.id, c.life}.prefix()
+		err := s.db.Scan(ctx, spaceOrder, kv.Prefix(prefix), func(row kv.Row) bool {
+			size, _ := binary.Uvarint(row.Value)
+			c.count++
+			c.bytes += int64(size)
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	return sum, nil
+	return &live, nil
 }
 
 // Get returns one record, or ErrNotFound.

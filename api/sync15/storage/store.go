@@ -107,11 +107,17 @@ func Open(ctx context.Context, db *kv.DB, opts Options) (*Store, error) {
 }
 
 func (s *Store) head(ctx context.Context, u User) (*head, error) {
+	_, h, err := s.headRow(ctx, u)
+	return h, err
+}
+
+func (s *Store) headRow(ctx context.Context, u User) (kv.Row, *head, error) {
 	row, err := s.db.GetOne(ctx, spaceHeads, u.appendKey(nil))
 	if err != nil {
-		return nil, err
+		return kv.Row{}, nil, err
 	}
-	return decodeHead(row)
+	h, err := decodeHead(row)
+	return row, h, err
 }
 
 // update is a transaction on a user's head: fn gets it as stored and what it

@@ -19,7 +19,7 @@ func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, pre
 	}
 	var t Timestamp
 	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
-		c, err := s.grow(ctx, u, h, collection, id)
+		c, err := grow(h, id)
 		if err != nil {
 			return false, err
 		}
@@ -29,6 +29,9 @@ func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, pre
 			return false, err
 		}
 		if err := holds(pre, old[0].record.Modified); err != nil {
+			return false, err
+		}
+		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
 			return false, err
 		}
 		t = s.tick(h)
@@ -48,11 +51,14 @@ func (s *Store) Post(ctx context.Context, u User, collection string, patches []P
 	}
 	var t Timestamp
 	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
-		c, err := s.grow(ctx, u, h, collection, id)
+		c, err := grow(h, id)
 		if err != nil {
 			return false, err
 		}
 		if err := holds(pre, c.modified); err != nil {
+			return false, err
+		}
+		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
 			return false, err
 		}
 		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
@@ -67,12 +73,8 @@ func (s *Store) Post(ctx context.Context, u User, collection string, patches []P
 	return t, err
 }
 
-// grow returns the head's entry of a collection that is about to be written to,
-// and refuses when the quota is reached.
-func (s *Store) grow(ctx context.Context, u User, h *head, name string, id uint32) (*collection, error) {
-	if err := s.checkQuota(ctx, u, h, name, 0); err != nil {
-		return nil, err
-	}
+// grow returns the head's entry of a collection that is about to be written to.
+func grow(h *head, id uint32) (*collection, error) {
 	if h.find(id) == nil && len(h.collections) >= maxCollections {
 		return nil, ErrTooManyCollections
 	}
@@ -86,11 +88,11 @@ func (s *Store) checkQuota(ctx context.Context, u User, h *head, name string, pe
 		return nil
 	}
 	if h.expiring() {
-		used, err := s.liveTotals(ctx, u, h)
+		live, err := s.live(ctx, u, h)
 		if err != nil {
 			return err
 		}
-		if used.bytes+pending < s.opts.QuotaBytes {
+		if live.bytes()+pending < s.opts.QuotaBytes {
 			return nil
 		}
 	}
