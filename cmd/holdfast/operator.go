@@ -17,11 +17,12 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
+	"github.com/holdfast-dev/holdfast/kv/pebble"
 )
 
 // The operator's commands speak to the admin door. One process owns the data
-// directory: if it runs, they ask it over the network; else they open the
-// directory themselves and ask the same pages in their own process.
+// directory: if none does, they open it themselves and ask the pages in their own
+// process; else they ask that process.
 
 // adminAddressFile tells where the admin door of the process that owns the data
 // directory listens.
@@ -55,19 +56,26 @@ func (a *app) operator(ctx context.Context, cfg *config.Loaded) (*operator, erro
 	if err != nil {
 		return nil, err
 	}
-	o := &operator{token: string(secrets.AdminToken), client: http.DefaultClient, close: func() error { return nil }}
-	if address, err := os.ReadFile(adminAddressPath(cfg)); err == nil {
-		o.base = "http://" + strings.TrimSpace(string(address))
-		if o.alive(ctx) {
-			return o, nil
-		}
-	}
 	h, err := openHouse(ctx, cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, fmt.Errorf("no running server answers at its admin door, and: %w", err)
+	if err == nil {
+		return &operator{
+			client: &http.Client{Transport: inProcess{h.adminDoor(ctx)}}, base: "http://localhost",
+			token: string(secrets.AdminToken), close: h.Close,
+		}, nil
 	}
-	o.base, o.close = "http://localhost", h.Close
-	o.client = &http.Client{Transport: inProcess{h.adminDoor(ctx)}}
+	// Only while another process holds the directory is the address its own: an
+	// old one might be somebody else's by now, who is not to see the token.
+	address, readErr := os.ReadFile(adminAddressPath(cfg))
+	if !errors.Is(err, pebble.ErrInUse) || readErr != nil {
+		return nil, err
+	}
+	o := &operator{
+		client: http.DefaultClient, base: "http://" + strings.TrimSpace(string(address)),
+		token: string(secrets.AdminToken), close: func() error { return nil },
+	}
+	if !o.alive(ctx) {
+		return nil, fmt.Errorf("%w; that process does not answer at its admin door, %s", err, o.base)
+	}
 	return o, nil
 }
 

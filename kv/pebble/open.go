@@ -39,9 +39,12 @@ type Options struct {
 // DefaultCacheBytes is the default of Options.CacheBytes.
 const DefaultCacheBytes = 64 << 20
 
+// ErrInUse says that another process has the folder open.
+var ErrInUse = errors.New("it is in use by another holdfast process")
+
 // Open opens the engine in the folder dir, and creates it, readable by its owner
 // only, if it does not exist. The caller closes the engine. A folder that
-// another process has open, that something else wrote, that is from a newer
+// another process has open (ErrInUse), that something else wrote, that is from a newer
 // version or that is damaged (kv.ErrCorrupt) is refused.
 func Open(ctx context.Context, dir string, opts Options) (*Engine, error) {
 	if err := ctx.Err(); err != nil {
@@ -135,7 +138,7 @@ func lockFolder(dir string, disk vfs.FS) (*pebbledb.Lock, error) {
 	lock, err := pebbledb.LockDirectory(dir, disk)
 	var onFile *fs.PathError
 	if err != nil && !errors.As(err, &onFile) {
-		return nil, fmt.Errorf("it is in use by another holdfast process: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrInUse, err)
 	}
 	return lock, err
 }
