@@ -212,6 +212,13 @@ func (e *Engine) loadCeiling() (kv.Version, error) {
 	return kv.Version(binary.BigEndian.Uint64(b)), nil
 }
 
+// Two memtables at most, one being filled and one being flushed: together with the
+// cache they are most of the memory in use.
+const (
+	memTableSize = 32 << 20
+	memTables    = 2
+)
+
 // pebbleOptions tunes Pebble for one small machine.
 func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 	log := logger{log: e.log, disk: e.disk}
@@ -220,12 +227,11 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 		Lock:               e.lock,
 		Logger:             log,
 		FormatMajorVersion: pebbledb.FormatValueSeparation,
-		CacheSize:          cacheBytes,
-		MaxOpenFiles:       1000,
-		// Two memtables at most, one being filled and one being flushed: together
-		// with the cache they are most of the memory in use.
-		MemTableSize:                32 << 20,
-		MemTableStopWritesThreshold: 2,
+		// Pebble takes the memtables out of the cache's size.
+		CacheSize:                   cacheBytes + memTables*memTableSize,
+		MaxOpenFiles:                1000,
+		MemTableSize:                memTableSize,
+		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       24,
 		LBaseMaxBytes:               64 << 20,
