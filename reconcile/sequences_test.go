@@ -379,6 +379,9 @@ func TestLeasesAreRenewedWhileTheStoreIsSlow(t *testing.T) {
 		if n := len(w.faults.Trace()); n != 30 {
 			t.Errorf("%d operations for 30 messages: some were delivered twice", n)
 		}
+		if stats, err := w.queue.Stats(w.Context()); err != nil || stats.Expired != 0 {
+			t.Errorf("%d leases ended, %v", stats.Expired, err)
+		}
 		if left, err := w.queue.Peek(w.Context(), 9); err != nil || len(left) != 0 {
 			t.Errorf("left in the queue: %v, %v", left, err)
 		}

@@ -187,6 +187,40 @@ func TestObjectOfAWaitingRecordIsNoOrphan(t *testing.T) {
 	}
 }
 
+func TestRowsAndObjectsThatComeDuringTheRunAreNoFindings(t *testing.T) {
+	w := newWorld(t)
+	w.put("rows", "1", "mem://test/1", true, 0)
+	w.finalize("1")
+	done := false
+	w.objs.SetHook(func(_ context.Context, c blobtest.Call) error {
+		if c.Op == blobtest.OpList && c.Stage == blobtest.Before && !done {
+			done = true
+			w.put("rows", "2", "mem://test/2", true, 0) // after the rows were read
+			w.finalize("2")
+			w.put("rows", "1", "mem://test/3", true, 0) // and one replaced
+			_, err := w.store.Delete(t.Context(), "1")
+			must(t, err)
+		}
+		return nil
+	})
+	w.want()
+	if !done {
+		t.Error("nothing came")
+	}
+}
+
+func TestRowThatGoesDuringItsConfirmationIsNoFinding(t *testing.T) {
+	w := newWorld(t)
+	w.put("rows", "1", "mem://test/1", false, 0)
+	w.objs.SetHook(func(_ context.Context, c blobtest.Call) error {
+		if c.Op == blobtest.OpStat && c.Stage == blobtest.After {
+			w.put("rows", "1", "mem://test/2", true, 0)
+		}
+		return nil
+	})
+	w.want()
+}
+
 func TestChecksAreRunAndErrorsEndTheRun(t *testing.T) {
 	w := newWorld(t)
 	opts, lines := w.options()
