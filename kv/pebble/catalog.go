@@ -65,7 +65,7 @@ func (e *Engine) CreateSpace(ctx context.Context, name string, o kv.SpaceOptions
 		return e.apply(b)
 	})
 	if err != nil {
-		return fmt.Errorf("pebble: create space %s: %w", name, err)
+		return fmt.Errorf("pebble: create space %s: %w", name, e.explain(err))
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (e *Engine) DropSpace(ctx context.Context, name string) error {
 		return e.apply(b)
 	})
 	if err != nil {
-		return fmt.Errorf("pebble: drop space %s: %w", name, err)
+		return fmt.Errorf("pebble: drop space %s: %w", name, e.explain(err))
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ type plan struct {
 func (e *Engine) Commit(ctx context.Context, t *kv.Txn) (kv.Version, error) {
 	v, err := e.commit(ctx, t)
 	if err != nil {
-		return 0, fmt.Errorf("pebble: commit: %w", err)
+		return 0, fmt.Errorf("pebble: commit: %w", e.explain(err))
 	}
 	return v, nil
 }

@@ -89,6 +89,15 @@ func (e *Engine) failed() error {
 	return nil
 }
 
+// explain returns why a call failed. On a frozen folder reads fail in odd ways,
+// since Pebble takes for written what is not; conflicts there are no better.
+func (e *Engine) explain(err error) error {
+	if err == nil || errors.Is(err, kv.ErrUnknownOutcome) || errors.Is(err, kv.ErrClosed) {
+		return err
+	}
+	return firstOf(e.failed(), err)
+}
+
 // translate turns an error of Pebble into one of the contract.
 func translate(err error) error {
 	if pebbledb.IsCorruptionError(err) {

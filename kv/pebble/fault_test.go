@@ -43,7 +43,7 @@ func TestFailedWriteFreezesTheEngine(t *testing.T) {
 	for range 60 {
 		disk := vfs.NewCrashableMem()
 		fail := &failAt{}
-		fail.at.Store(int64(1 + r.IntN(500)))
+		fail.at.Store(int64(1 + r.IntN(200)))
 		h := newHistory()
 		e, err := Open(t.Context(), "/data", Options{FS: errorfs.Wrap(disk, fail), Clock: clock.NewManual(testStart())})
 		if err == nil {
@@ -72,6 +72,7 @@ func TestFailedWriteFreezesTheEngine(t *testing.T) {
 		}
 		mustClose(t, after)
 	}
+	t.Logf("%d runs failed on a running engine", frozen)
 	if frozen < 5 {
 		t.Errorf("only %d runs got as far as a running engine", frozen)
 	}

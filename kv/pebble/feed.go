@@ -25,7 +25,7 @@ func (s *space) cutoff(now time.Time) kv.Version { return kv.VersionAt(now.Add(-
 func (e *Engine) ReadFeed(ctx context.Context, space string, shard int, after kv.Position, limit int) ([]kv.FeedEntry, error) {
 	entries, err := e.readFeed(ctx, space, shard, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("pebble: read shard %d of the feed of space %s: %w", shard, space, err)
+		return nil, fmt.Errorf("pebble: read shard %d of the feed of space %s: %w", shard, space, e.explain(err))
 	}
 	return entries, nil
 }

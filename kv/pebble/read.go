@@ -17,7 +17,7 @@ import (
 func (e *Engine) Get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 	rows, err := e.get(ctx, refs)
 	if err != nil {
-		return nil, fmt.Errorf("pebble: get: %w", err)
+		return nil, fmt.Errorf("pebble: get: %w", e.explain(err))
 	}
 	return rows, nil
 }
@@ -103,7 +103,7 @@ func readError(err error, space string, key []byte) error {
 // stored then on disk while it runs.
 func (e *Engine) Scan(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) error {
 	if err := e.scan(ctx, space, r, fn); err != nil {
-		return fmt.Errorf("pebble: scan of space %s: %w", space, err)
+		return fmt.Errorf("pebble: scan of space %s: %w", space, e.explain(err))
 	}
 	return nil
 }
