@@ -28,7 +28,7 @@ type loss struct {
 	// the settings say.
 	rest   time.Duration
 	reason string
-	done   chan error // gets the outcome; has room for it
+	done   chan error // gets the outcome of the first try; has room for it
 }
 
 // how a lease was lost.
@@ -144,6 +144,12 @@ func (q *Queue) settle(ctx context.Context, batch []*loss) error {
 		return err
 	})
 	unknown := errors.Is(err, kv.ErrUnknownOutcome)
+	for _, l := range batch {
+		select {
+		case l.done <- err:
+		default: // it has been told of an earlier failure
+		}
+	}
 	if err != nil && !unknown {
 		return fmt.Errorf("settle %d leases: %w", len(batch), err)
 	}
@@ -152,7 +158,6 @@ func (q *Queue) settle(ctx context.Context, batch []*loss) error {
 	q.losses = q.losses[len(batch):]
 	for i, l := range batch {
 		q.finish(l, outcomes[i], unknown)
-		l.done <- err
 	}
 	return nil
 }
@@ -290,8 +295,9 @@ func (q *Queue) missed(indexKey []byte) bool {
 // for as long as the settings say if rest is negative, or goes to the dead
 // letters. reason is kept with the message, up to 1 KiB of it.
 //
-// The error is ErrLeaseLost if the lease is no longer alive. If ctx ends, the
-// message is given back nevertheless, soon.
+// The error is ErrLeaseLost if the lease is no longer alive. After any other error,
+// also that of ctx, the lease is over nevertheless, and the service goes on trying
+// to write that down.
 func (q *Queue) Retry(ctx context.Context, leaseToken string, rest time.Duration, reason string) error {
 	l, err := q.giveBack(leaseToken, rest, reason)
 	if err == nil {

@@ -63,7 +63,9 @@ func inWorld(t *testing.T, f func(w *world)) {
 }
 
 func newWorld(t testing.TB) *world {
-	time.Sleep(26 * 365 * 24 * time.Hour) // versions begin in 2024, bubbles in 2000
+	if time.Now().Year() < 2026 {
+		time.Sleep(26 * 365 * 24 * time.Hour) // versions begin in 2024, bubbles in 2000
+	}
 	w := &world{t: t, clock: &bubbleClock{}, metrics: metrics.New()}
 	w.model = kvtest.NewModel(w.clock)
 	w.faults = kvtest.NewFaults(w.model)
