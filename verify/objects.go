@@ -214,7 +214,7 @@ func (v *verifier) confirmOrphans(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if (kind == Orphan && a.Committed) || (kind == Overdue && v.isOverdue(a)) {
+			if kind == Orphan || v.isOverdue(a) {
 				v.found(Finding{Kind: kind, Link: v.Store.URL(name)})
 			}
 		}

@@ -221,6 +221,21 @@ func TestRowThatGoesDuringItsConfirmationIsNoFinding(t *testing.T) {
 	w.want()
 }
 
+func TestExpiryThatChangesWhileItIsCheckedIsNoFinding(t *testing.T) {
+	w := newWorld(t)
+	w.put("rows", "1", "", false, time.Hour)
+	busy := false
+	w.engine.Before(func(_ context.Context, c kvtest.Call) error {
+		if c.Op == kvtest.OpGet && !busy {
+			busy = true
+			w.put("rows", "1", "", false, 2*time.Hour)
+			busy = false
+		}
+		return nil
+	})
+	w.want()
+}
+
 func TestChecksAreRunAndErrorsEndTheRun(t *testing.T) {
 	w := newWorld(t)
 	opts, lines := w.options()
