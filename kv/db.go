@@ -117,11 +117,17 @@ func (db *DB) Commit(ctx context.Context, t *Txn) (Version, error) {
 			}
 		}
 	}
-	return db.commit(ctx, t)
+	return db.commit(ctx, t, unknownRows)
 }
 
-func (db *DB) commit(ctx context.Context, t *Txn) (Version, error) {
-	if err := db.checkTxn(ctx, t); err != nil {
+// unknownRows is the number of different keys in a transaction that is still to be
+// counted, and searched for keys named twice.
+const unknownRows = -1
+
+// commit checks a transaction and gives it to the engine. rows is the number of
+// different keys in it; who knows it has made sure that none is named twice.
+func (db *DB) commit(ctx context.Context, t *Txn, rows int) (Version, error) {
+	if err := db.checkTxn(ctx, t, rows); err != nil {
 		return 0, fmt.Errorf("commit: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -188,7 +194,7 @@ var (
 	maxExpiry = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-func (db *DB) checkTxn(ctx context.Context, t *Txn) error {
+func (db *DB) checkTxn(ctx context.Context, t *Txn, rows int) error {
 	if len(t.Tag) > MaxTagSize {
 		return fmt.Errorf("%w: tag of %d bytes", ErrTooLarge, len(t.Tag))
 	}
@@ -197,9 +203,11 @@ func (db *DB) checkTxn(ctx context.Context, t *Txn) error {
 			return fmt.Errorf("%w: tag with byte %q", ErrInvalid, t.Tag[i])
 		}
 	}
-	rows, err := db.checkKeys(t)
-	if err != nil {
-		return err
+	if rows == unknownRows {
+		var err error
+		if rows, err = db.checkKeys(t); err != nil {
+			return err
+		}
 	}
 	if rows > db.limits.CommitRows {
 		return fmt.Errorf("%w: %d rows, at most %d", ErrTooLarge, rows, db.limits.CommitRows)
@@ -207,6 +215,9 @@ func (db *DB) checkTxn(ctx context.Context, t *Txn) error {
 	total := 0
 	for i := range t.Writes {
 		w := &t.Writes[i]
+		if err := checkKey(w.Space, w.Key); err != nil {
+			return err
+		}
 		if err := db.checkWrite(ctx, w); err != nil {
 			return err
 		}
@@ -218,7 +229,7 @@ func (db *DB) checkTxn(ctx context.Context, t *Txn) error {
 	return nil
 }
 
-// checkKeys refuses bad keys and keys named twice, and counts the rows.
+// checkKeys refuses keys named twice and bad keys of checks, and counts the rows.
 func (db *DB) checkKeys(t *Txn) (int, error) {
 	if len(t.Checks)+len(t.Writes) <= smallTxn {
 		return checkFewKeys(t)
@@ -239,9 +250,6 @@ func (db *DB) checkKeys(t *Txn) (int, error) {
 	rows := len(checked)
 	for i := range t.Writes {
 		w := &t.Writes[i]
-		if err := checkKey(w.Space, w.Key); err != nil {
-			return 0, err
-		}
 		p := place{w.Space, string(w.Key)}
 		written[p] = struct{}{}
 		if _, ok := checked[p]; !ok {
@@ -273,9 +281,6 @@ func checkFewKeys(t *Txn) (int, error) {
 	}
 	for i := range t.Writes {
 		w := &t.Writes[i]
-		if err := checkKey(w.Space, w.Key); err != nil {
-			return 0, err
-		}
 		for j := range t.Writes[:i] {
 			if w.Space == t.Writes[j].Space && string(w.Key) == string(t.Writes[j].Key) {
 				return 0, fmt.Errorf("%w: a key is written twice", ErrInvalid)

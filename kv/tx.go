@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"math/rand/v2"
 	"time"
@@ -17,8 +18,11 @@ type Tx struct {
 	ctx  context.Context
 	tag  string
 	rows []txRow
-	// index finds rows by space and key once there are more than a few.
-	index map[string]int
+	// index finds rows by the hash of space and key once there are more than a
+	// few: the place of the youngest row with that hash, whose next is the one
+	// before it.
+	index map[uint64]int32
+	seed  maphash.Seed
 	after []func(Version, error)
 	// scanned: a range was read, at other instants than its guard.
 	scanned bool
@@ -32,6 +36,7 @@ type txRow struct {
 	// seen is the row as it was read, expired or not. Only if read.
 	seen  Row
 	write *Write
+	next  int32 // with the same hash, -1 if there is none
 }
 
 // Backoff between attempts of Update: the first wait is about retryFirst, each
@@ -82,7 +87,7 @@ func (db *DB) attempt(ctx context.Context, fn func(tx *Tx) error) (v Version, ag
 	t := tx.txn()
 	// One row read at one instant needs no proof.
 	if len(t.Writes) > 0 || len(t.Checks) > 1 || tx.scanned {
-		v, err = db.commit(ctx, t)
+		v, err = db.commit(ctx, t, len(tx.rows))
 	}
 	if len(t.Writes) == 0 {
 		v = 0
@@ -245,41 +250,72 @@ func (tx *Tx) Changes(want func(space string) bool) (iter.Seq2[Row, Write], erro
 
 // find returns the place of a key in tx.rows, or -1.
 func (tx *Tx) find(space string, key []byte) int {
-	if tx.index != nil {
-		if i, ok := tx.index[space+"\x00"+string(key)]; ok {
-			return i
+	if tx.index == nil {
+		for i := range tx.rows {
+			if tx.rows[i].is(space, key) {
+				return i
+			}
 		}
 		return -1
 	}
-	for i := range tx.rows {
-		if r := &tx.rows[i]; string(r.key) == string(key) && r.space == space {
-			return i
-		}
+	i, ok := tx.index[tx.hash(space, key)]
+	if !ok {
+		return -1
 	}
-	return -1
+	for i >= 0 && !tx.rows[i].is(space, key) {
+		i = tx.rows[i].next
+	}
+	return int(i)
+}
+
+func (r *txRow) is(space string, key []byte) bool {
+	return string(r.key) == string(key) && r.space == space
+}
+
+func (tx *Tx) hash(space string, key []byte) uint64 {
+	return maphash.Bytes(tx.seed, key) ^ maphash.String(tx.seed, space)
 }
 
 func (tx *Tx) row(space string, key []byte) *txRow {
 	if i := tx.find(space, key); i >= 0 {
 		return &tx.rows[i]
 	}
-	tx.rows = append(tx.rows, txRow{space: space, key: key})
+	tx.rows = append(tx.rows, txRow{space: space, key: key, next: -1})
 	n := len(tx.rows)
 	switch {
 	case tx.index != nil:
-		tx.index[space+"\x00"+string(key)] = n - 1
+		tx.enter(n - 1)
 	case n > smallTxn:
-		tx.index = make(map[string]int, 4*n)
+		tx.index, tx.seed = make(map[uint64]int32, 4*n), maphash.MakeSeed()
 		for i := range tx.rows {
-			tx.index[tx.rows[i].space+"\x00"+string(tx.rows[i].key)] = i
+			tx.enter(i)
 		}
 	}
 	return &tx.rows[n-1]
 }
 
+// enter puts a row into the index.
+func (tx *Tx) enter(i int) {
+	r := &tx.rows[i]
+	h := tx.hash(r.space, r.key)
+	if earlier, ok := tx.index[h]; ok {
+		r.next = earlier
+	}
+	tx.index[h] = int32(i)
+}
+
 // txn turns what was recorded into a minitransaction.
 func (tx *Tx) txn() *Txn {
-	t := &Txn{Tag: tx.tag}
+	reads, writes := 0, 0
+	for i := range tx.rows {
+		if tx.rows[i].read {
+			reads++
+		}
+		if tx.rows[i].write != nil {
+			writes++
+		}
+	}
+	t := &Txn{Tag: tx.tag, Checks: make([]Check, 0, reads), Writes: make([]Write, 0, writes)}
 	for i := range tx.rows {
 		r := &tx.rows[i]
 		if r.read {
