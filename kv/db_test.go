@@ -141,6 +141,32 @@ func TestCommitAtTheLimitsPasses(t *testing.T) {
 	b.mustCommit(t, kv.Write{Space: "fed", Key: []byte("k"), Value: []byte{}, Delete: true, Feed: []byte("gone")})
 }
 
+func TestCommitCountsRowsOnceAndAllBytes(t *testing.T) {
+	db := kv.New(kvtest.NewModel(clock.NewManual(time.Unix(0, 0))), kv.Limits{CommitRows: 2, CommitBytes: 8})
+	if err := db.CreateSpace(t.Context(), "s", kv.SpaceOptions{Links: true, FeedShards: 1, FeedRetention: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	checks := []kv.Check{{Space: "s", Key: []byte("1")}, {Space: "s", Key: []byte("2")}}
+	full := kv.Write{Space: "s", Key: []byte("12"), Value: []byte("34"), Link: "56", Feed: []byte("78")}
+	for name, c := range map[string]struct {
+		txn  kv.Txn
+		want error
+	}{
+		"both checked and written": {kv.Txn{Checks: checks, Writes: []kv.Write{put("s", "1", ""), put("s", "2", "")}}, nil},
+		"a third written":          {kv.Txn{Checks: checks, Writes: []kv.Write{put("s", "3", "")}}, kv.ErrTooLarge},
+		"8 bytes":                  {kv.Txn{Writes: []kv.Write{full}}, nil},
+		"longer key":               {kv.Txn{Writes: []kv.Write{changed(full, func(w *kv.Write) { w.Key = []byte("123") })}}, kv.ErrTooLarge},
+		"longer value":             {kv.Txn{Writes: []kv.Write{changed(full, func(w *kv.Write) { w.Value = []byte("345") })}}, kv.ErrTooLarge},
+		"longer link":              {kv.Txn{Writes: []kv.Write{changed(full, func(w *kv.Write) { w.Link = "567" })}}, kv.ErrTooLarge},
+		"longer feed entry":        {kv.Txn{Writes: []kv.Write{changed(full, func(w *kv.Write) { w.Feed = []byte("789") })}}, kv.ErrTooLarge},
+	} {
+		_, err := db.Commit(t.Context(), &c.txn)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: error = %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 func TestReadsAreRefusedBeforeTheEngineSeesThem(t *testing.T) {
 	b := newBed(t)
 	b.faults.Before(func(_ context.Context, c kvtest.Call) error {

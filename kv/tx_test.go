@@ -182,7 +182,9 @@ func TestErrorOfTheFunctionEndsUpdate(t *testing.T) {
 		b := newBed(t)
 		runs := 0
 		fn := func(tx *kv.Tx) error {
-			runs++
+			if runs++; runs > 2 {
+				return errors.New("ran again")
+			}
 			tx.Put(put("plain", "k", "x"))
 			tx.AfterCommit(func(kv.Version, error) { t.Error("AfterCommit ran") })
 			return want
@@ -322,7 +324,8 @@ func TestHooksRunInOrderInEachAttempt(t *testing.T) {
 			return err
 		}
 	}
-	first := b.WithHooks(hook("a"))
+	nop := func(*kv.Tx) error { return nil }
+	first := b.WithHooks(nop, nop, nop, nop, hook("a"))
 	both := first.WithHooks(hook("b"))
 	first.WithHooks(hook("c")) // must not get into both
 	if _, err := both.Update(t.Context(), func(tx *kv.Tx) error { tx.SetTag("tag"); return nil }); err != nil {
@@ -416,6 +419,26 @@ func TestScanInATransactionIsProtected(t *testing.T) {
 		if err != nil || runs != 2 {
 			t.Errorf("%s: %d runs, error %v", name, runs, err)
 		}
+	}
+}
+
+// A row that is read twice is checked as it was read first.
+func TestScanDoesNotReplaceAnEarlierRead(t *testing.T) {
+	b := newBed(t)
+	b.mustCommit(t, put("links", "a", "old"))
+	disturb := once(func() { b.mustCommit(t, put("links", "a", "new")) })
+	runs := 0
+	_, err := b.Update(t.Context(), func(tx *kv.Tx) error {
+		runs++
+		if _, err := tx.Get("links", []byte("a")); err != nil {
+			return err
+		}
+		disturb()
+		_, err := scanKeys(tx, "links", kv.Range{})
+		return err
+	})
+	if err != nil || runs != 2 {
+		t.Errorf("%d runs, error %v", runs, err)
 	}
 }
 

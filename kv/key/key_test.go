@@ -121,6 +121,23 @@ func TestKeysOfSeveralPartsSortPartByPart(t *testing.T) {
 	})
 }
 
+// Keys are stored, so their bytes never change.
+func TestEncodingIsFixed(t *testing.T) {
+	for want, got := range map[string][]byte{
+		"a\x00\xffb\x00\x01":                   key.AppendString(nil, "a\x00b"),
+		"\x00\xff\xff\x00\x01":                 key.AppendBytes(nil, []byte("\x00\xff")),
+		"\x00":                                 key.AppendUint(nil, 0),
+		"\x02\x01\x2c":                         key.AppendUint(nil, 300),
+		"\x08\xff\xff\xff\xff\xff\xff\xff\xff": key.AppendUint(nil, math.MaxUint64),
+		"\x7f\xff\xff\xff\xff\xff\xff\xff":     key.AppendInt(nil, -1),
+		"\x80\x00\x00\x00\x3b\x9a\xca\x01":     key.AppendTime(nil, time.Unix(1, 1)),
+	} {
+		if string(got) != want {
+			t.Errorf("encoded as %x, want %x", got, want)
+		}
+	}
+}
+
 func TestReaderRefusesWhatNoAppendMakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		key  string
