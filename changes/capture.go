@@ -19,9 +19,9 @@ type Table struct {
 	// Name is the record's tableName. Only rows of batches in progress may use
 	// StagedTable.
 	Name string
-	// Keys returns the parts of a row's key, in the order of the table's
-	// primary key. Numbers are given as text.
-	Keys func(key []byte) ([]Field, error)
+	// Keys returns the parts of the primary key of a row with a link, given its
+	// key and value. Numbers are given as text.
+	Keys func(key, value []byte) ([]Field, error)
 	// Permanent returns the space and the key of the row that takes over the
 	// link of a staged row when its batch is committed. Required for
 	// StagedTable, nil for all others.
@@ -89,8 +89,11 @@ func (c *Capture) Hook(tx *kv.Tx) error {
 
 // change is a row whose link a transaction changes.
 type change struct {
-	table    Table
-	key      []byte
+	table Table
+	key   []byte
+	// value is that of the row with the link: the new one, or the old one if the
+	// link goes.
+	value    []byte
 	typ      ModType
 	old, new string
 }
@@ -116,7 +119,10 @@ func (c *Capture) changes(tx *kv.Tx) ([]change, map[string]bool, error) {
 			continue
 		}
 		table, _ := c.tables(w.Space)
-		ch := change{table: table, key: w.Key, typ: Update, old: row.Link, new: w.Link}
+		ch := change{table: table, key: w.Key, value: w.Value, typ: Update, old: row.Link, new: w.Link}
+		if w.Link == "" {
+			ch.value = row.Value
+		}
 		switch {
 		case w.Delete:
 			ch.typ = Delete
@@ -161,7 +167,7 @@ func (c *Capture) lostHandovers(tx *kv.Tx, cs []change, held map[string]bool) ([
 		if !ok {
 			return nil, errors.New("BUG: permanent rows in a space without links")
 		}
-		releases = append(releases, change{table: table, key: ref.Key, typ: Update, old: lost[i].old})
+		releases = append(releases, change{table: table, key: ref.Key, value: lost[i].value, typ: Update, old: lost[i].old})
 	}
 	return releases, nil
 }
@@ -189,7 +195,7 @@ func assemble(tag string, cs []change, held map[string]bool) ([]Record, error) {
 		if m.Old == "" && m.New == "" {
 			continue
 		}
-		fields, err := ch.table.Keys(ch.key)
+		fields, err := ch.table.Keys(ch.key, ch.value)
 		if err != nil {
 			return nil, fmt.Errorf("key of table %s: %w", ch.table.Name, err)
 		}

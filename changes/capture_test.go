@@ -30,8 +30,8 @@ func (rowQueue) Send(tx *kv.Tx, messages ...queue.Outgoing) error {
 
 // Keys of rows are "user/id", those of staged rows "user/batch/id".
 func testTables(space string) (Table, bool) {
-	field := func(names ...string) func([]byte) ([]Field, error) {
-		return func(key []byte) ([]Field, error) {
+	field := func(names ...string) func(_, _ []byte) ([]Field, error) {
+		return func(key, _ []byte) ([]Field, error) {
 			parts := strings.Split(string(key), "/")
 			if len(parts) != len(names) {
 				return nil, fmt.Errorf("%d parts", len(parts))

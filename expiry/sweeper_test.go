@@ -106,7 +106,7 @@ func (recordQueue) Send(tx *kv.Tx, messages ...queue.Outgoing) error {
 
 func captureHook() kv.Hook {
 	tables := func(space string) (changes.Table, bool) {
-		return changes.Table{Name: space, Keys: func(k []byte) ([]changes.Field, error) {
+		return changes.Table{Name: space, Keys: func(k, _ []byte) ([]changes.Field, error) {
 			return []changes.Field{{Name: "k", Value: string(k)}}, nil
 		}}, space == "a" || space == "b"
 	}

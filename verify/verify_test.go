@@ -314,7 +314,7 @@ func TestBusyHouseHasNoFalseFindings(t *testing.T) {
 	q, err := svc.Create(ctx, changes.QueueName, queue.Settings{Lease: time.Minute, LocalReceivers: true})
 	must(t, err)
 	tables := func(space string) (changes.Table, bool) {
-		t := changes.Table{Name: space, Keys: func([]byte) ([]changes.Field, error) { return nil, nil }}
+		t := changes.Table{Name: space, Keys: func(_, _ []byte) ([]changes.Field, error) { return nil, nil }}
 		if space == "staged" {
 			t.Name, t.Permanent = changes.StagedTable, func(k []byte) (string, []byte, error) { return "rows", k, nil }
 		}

@@ -227,8 +227,9 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 		Lock:               e.lock,
 		Logger:             log,
 		FormatMajorVersion: pebbledb.FormatValueSeparation,
-		// Pebble takes the memtables out of the cache's size.
-		CacheSize:                   cacheBytes + memTables*memTableSize,
+		// Pebble takes the memtables out of the cache's size, those in use and as
+		// many again that are about to be freed or used again.
+		CacheSize:                   cacheBytes + 2*memTables*memTableSize,
 		MaxOpenFiles:                1000,
 		MemTableSize:                memTableSize,
 		MemTableStopWritesThreshold: memTables,

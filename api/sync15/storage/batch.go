@@ -64,10 +64,10 @@ func (s *Store) StartBatch(ctx context.Context, u User, collection string, patch
 		}
 		staged.Modified = c.modified
 		row := kv.Row{
-			Key:       place{u, id, c.life}.batchKey(staged.Batch),
+			Key:       place{u.id(), id, c.life}.batchKey(staged.Batch),
 			ExpiresAt: s.opts.Clock.Now().Add(BatchLifetime),
 		}
-		return !known, s.stage(ctx, tx, u, h, collection, stagingArea{place{u, id, c.life}, row, batch{}}, patches, &staged)
+		return !known, s.stage(ctx, tx, u, h, collection, stagingArea{place{u.id(), id, c.life}, row, batch{}}, patches, &staged)
 	})
 	return staged, err
 }
@@ -108,7 +108,7 @@ func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string,
 	if err := holds(pre, c.modified); err != nil {
 		return stagingArea{}, nil, err
 	}
-	area := stagingArea{place: place{u, id, c.life}}
+	area := stagingArea{place: place{u.id(), id, c.life}}
 	var err error
 	if area.row, err = tx.Get(SpaceBatches, area.place.batchKey(batchID)); err != nil {
 		return stagingArea{}, nil, err
@@ -145,7 +145,7 @@ func (s *Store) stage(ctx context.Context, tx *kv.Tx, u User, h *head, collectio
 			continue
 		}
 		tx.Put(kv.Write{
-			Space: SpaceStaged, Key: refs[i].Key, Value: after.encodeStaged(), Link: after.Link,
+			Space: SpaceStaged, Key: refs[i].Key, Value: after.encodeStaged(u), Link: after.Link,
 		})
 	}
 	// Usage with what the batch now holds, as if it were published.
@@ -199,7 +199,7 @@ func (s *Store) CommitBatch(ctx context.Context, u User, collection, batchID str
 		}
 		out = Staged{}
 		all = s.addToStaged(area.batch, all, patches, &out)
-		w := writer{store: s, tx: tx, place: area.place, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: area.place, collection: c}
 		old, err := w.load(all)
 		if err != nil {
 			return false, err

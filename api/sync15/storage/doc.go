@@ -12,6 +12,9 @@
 //	batch_bsos        user, collection, life, batch, record      the fields given             payload
 //	sync_collections  name, or id                                id, or name                  -
 //
+// The user in a key is a hash of what identifies the storage, 16 bytes. The head
+// says in clear whose it is, and so does the value of every row with a link.
+//
 // The head is the guard row of everything that a user has: every request that
 // changes something checks and writes it (appending to a batch only checks it),
 // so the writes of a user are serial, timestamps rise strictly, and "no record

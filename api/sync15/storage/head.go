@@ -10,6 +10,8 @@ import (
 
 // head is the value of a user's row in sync_heads.
 type head struct {
+	// owner is who the key is a hash of, for those who look after the server.
+	owner User
 	// last is the newest timestamp that the user was ever given. It survives the
 	// deletion of everything, so that timestamps rise strictly whatever happens.
 	last Timestamp
@@ -85,8 +87,13 @@ func (h *head) expiring() bool {
 const headFormat = 1
 
 func (h *head) encode() []byte {
-	b := make([]byte, 0, 32+24*len(h.collections))
+	b := make([]byte, 0, 64+len(h.owner.FxaUID)+len(h.owner.FxaKID)+24*len(h.collections))
 	b = append(b, headFormat)
+	b = binary.AppendUvarint(b, h.owner.UID)
+	for _, s := range [...]string{h.owner.FxaUID, h.owner.FxaKID} {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
 	b = binary.AppendUvarint(b, uint64(h.last))
 	b = binary.AppendUvarint(b, uint64(h.tombstone))
 	b = binary.AppendUvarint(b, h.lives)
@@ -111,6 +118,7 @@ func decodeHead(row kv.Row) (*head, error) {
 	if f := r.byte(); f != headFormat {
 		return nil, fmt.Errorf("%w: head of format %d", kv.ErrCorrupt, f)
 	}
+	h.owner = User{UID: r.uint(), FxaUID: r.text(), FxaKID: r.text()}
 	h.last, h.tombstone, h.lives = Timestamp(r.uint()), Timestamp(r.uint()), r.uint()
 	h.collections = make([]collection, 0, len(r.rest)/8)
 	for len(r.rest) > 0 && !r.bad {
@@ -149,6 +157,18 @@ func (r *valueReader) uint() uint64 {
 	}
 	r.rest = r.rest[n:]
 	return u
+}
+
+// text reads a string behind its length.
+func (r *valueReader) text() string {
+	n := r.uint()
+	if n > uint64(len(r.rest)) {
+		r.bad, r.rest = true, nil
+		return ""
+	}
+	s := string(r.rest[:n])
+	r.rest = r.rest[n:]
+	return s
 }
 
 func (r *valueReader) int() int64 {

@@ -42,6 +42,7 @@ type Listing struct {
 	More bool
 
 	store *Store
+	user  User
 	place place
 	// records are those of Items, if they were read together with them.
 	records []Record
@@ -76,7 +77,7 @@ func (s *Store) List(ctx context.Context, u User, name string, q bso.Query) (*Li
 		if !c.exists() {
 			return &Listing{store: s}, nil
 		}
-		l := &Listing{Modified: c.modified, store: s, place: place{u, id, c.life}}
+		l := &Listing{Modified: c.modified, store: s, user: u, place: place{u.id(), id, c.life}}
 		if q.Limit != nil && *q.Limit == 0 {
 			return l, nil
 		}
@@ -97,7 +98,7 @@ func (l *Listing) Check(ctx context.Context) error {
 	if l.place.life == 0 {
 		return nil
 	}
-	h, err := l.store.head(ctx, l.place.user)
+	h, err := l.store.head(ctx, l.user)
 	if err != nil {
 		return err
 	}

@@ -67,15 +67,46 @@ const (
 	flagSortIndex = 0x01
 	flagPayload   = 0x02 // staged records only
 	flagTTL       = 0x04 // staged records only
+	// flagOwner says that the account follows: in rows with a link, because
+	// change records name it and the key has only its hash.
+	flagOwner = 0x08
 )
 
-func (r *Record) encode() []byte {
-	b := make([]byte, 0, 1+3*binary.MaxVarintLen64+len(r.Payload))
-	flags := byte(formatOne)
+// appendHeader appends the first byte and, if there is a link, the owner.
+func appendHeader(b []byte, flags byte, link string, owner User) []byte {
+	if link == "" {
+		return append(b, formatOne|flags)
+	}
+	b = append(b, formatOne|flags|flagOwner)
+	for _, s := range [...]string{owner.ObjectPrefix(), owner.FxaKID} {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	return b
+}
+
+// header reads what appendHeader wrote.
+func (r *valueReader) header() (flags byte, account, keyID string) {
+	flags = r.byte()
+	r.bad = r.bad || flags&formatMask != formatOne
+	if flags&flagOwner != 0 {
+		account, keyID = r.text(), r.text()
+	}
+	return flags, account, keyID
+}
+
+// headerSize bounds what appendHeader appends.
+func headerSize(owner User) int {
+	return 1 + 2*binary.MaxVarintLen64 + len(owner.FxaUID) + len(owner.FxaKID) + binary.MaxVarintLen64
+}
+
+func (r *Record) encode(owner User) []byte {
+	b := make([]byte, 0, headerSize(owner)+3*binary.MaxVarintLen64+len(r.Payload))
+	var flags byte
 	if r.HasSortIndex {
 		flags |= flagSortIndex
 	}
-	b = append(b, flags)
+	b = appendHeader(b, flags, r.Link, owner)
 	b = binary.AppendUvarint(b, uint64(r.Modified))
 	if r.HasSortIndex {
 		b = binary.AppendVarint(b, int64(r.SortIndex))
@@ -87,7 +118,7 @@ func (r *Record) encode() []byte {
 // decodeRecord reads a row of bsos. The payload points into the row.
 func decodeRecord(id string, row kv.Row) (Record, error) {
 	v := valueReader{rest: row.Value}
-	flags := v.byte()
+	flags, _, _ := v.header()
 	rec := Record{Link: row.Link}
 	rec.ID, rec.Modified = id, Timestamp(v.uint())
 	if rec.HasSortIndex = flags&flagSortIndex != 0; rec.HasSortIndex {
@@ -99,16 +130,16 @@ func decodeRecord(id string, row kv.Row) (Record, error) {
 	if row.Link != "" {
 		inline = 0
 	}
-	if v.bad || flags&formatMask != formatOne || len(rec.Payload) != inline {
+	if v.bad || len(rec.Payload) != inline {
 		return Record{}, fmt.Errorf("%w: row of a record", kv.ErrCorrupt)
 	}
 	return rec, nil
 }
 
 // encodeStaged renders a patch as the value of a row of batch_bsos.
-func (p *Patch) encodeStaged() []byte {
-	b := make([]byte, 0, 1+3*binary.MaxVarintLen64+len(p.Payload))
-	flags := byte(formatOne)
+func (p *Patch) encodeStaged(owner User) []byte {
+	b := make([]byte, 0, headerSize(owner)+3*binary.MaxVarintLen64+len(p.Payload))
+	var flags byte
 	if p.HasPayload {
 		flags |= flagPayload
 	}
@@ -118,7 +149,7 @@ func (p *Patch) encodeStaged() []byte {
 	if p.HasTTL {
 		flags |= flagTTL
 	}
-	b = append(b, flags)
+	b = appendHeader(b, flags, p.Link, owner)
 	if p.HasSortIndex {
 		b = binary.AppendVarint(b, int64(p.SortIndex))
 	}
@@ -132,7 +163,7 @@ func (p *Patch) encodeStaged() []byte {
 // decodeStaged reads a row of batch_bsos. The payload points into the row.
 func decodeStaged(id string, row kv.Row) (Patch, error) {
 	v := valueReader{rest: row.Value}
-	flags := v.byte()
+	flags, _, _ := v.header()
 	p := Patch{Link: row.Link}
 	p.ID, p.HasPayload = id, flags&flagPayload != 0
 	if p.HasSortIndex = flags&flagSortIndex != 0; p.HasSortIndex {
@@ -145,7 +176,7 @@ func decodeStaged(id string, row kv.Row) (Patch, error) {
 	if p.HasPayload && p.Link == "" {
 		p.Payload = v.rest
 	}
-	if v.bad || flags&formatMask != formatOne || p.HasPayload && p.Link == "" && len(p.Payload) != p.Size {
+	if v.bad || p.HasPayload && p.Link == "" && len(p.Payload) != p.Size {
 		return Patch{}, fmt.Errorf("%w: row of a staged record", kv.ErrCorrupt)
 	}
 	return p, nil

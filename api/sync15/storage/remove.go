@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/holdfast-dev/holdfast/kv"
-	"github.com/holdfast-dev/holdfast/kv/key"
 )
 
 // purgeChunk is how many rows one transaction of the purge, or of the removal of
@@ -25,7 +24,7 @@ func (s *Store) sendPurge(tx *kv.Tx, u User, dead []collection) error {
 	}
 	var m purgeMessage
 	for _, c := range dead {
-		m.Places = append(m.Places, place{u, c.id, c.life}.prefix())
+		m.Places = append(m.Places, place{u.id(), c.id, c.life}.prefix())
 	}
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -81,16 +80,15 @@ func (s *Store) purgeSome(ctx context.Context, space string, prefix []byte) (int
 // removeExpiredRecord deletes an expired row of bsos within the sweeper's
 // transaction. No timestamp changes.
 func removeExpiredRecord(tx *kv.Tx, _ string, row kv.Row) (more bool, err error) {
-	r := key.NewReader(row.Key)
-	p, id := readPlace(r), r.String()
-	if err := r.Done(); err != nil {
+	p, id, err := readRecordKey(row.Key)
+	if err != nil {
 		return false, fmt.Errorf("expired record: %w", err)
 	}
 	rec, err := decodeRecord(id, row)
 	if err != nil {
 		return false, err
 	}
-	headKey := p.user.appendKey(nil)
+	headKey := p.storage[:]
 	headRow, err := tx.Get(spaceHeads, headKey)
 	if err != nil {
 		return false, err

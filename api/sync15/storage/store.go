@@ -112,7 +112,8 @@ func (s *Store) head(ctx context.Context, u User) (*head, error) {
 }
 
 func (s *Store) headRow(ctx context.Context, u User) (kv.Row, *head, error) {
-	row, err := s.db.GetOne(ctx, spaceHeads, u.appendKey(nil))
+	id := u.id()
+	row, err := s.db.GetOne(ctx, spaceHeads, id[:])
 	if err != nil {
 		return kv.Row{}, nil, err
 	}
@@ -123,7 +124,8 @@ func (s *Store) headRow(ctx context.Context, u User) (kv.Row, *head, error) {
 // update is a transaction on a user's head: fn gets it as stored and what it
 // leaves is written back if it says so.
 func (s *Store) update(ctx context.Context, u User, fn func(tx *kv.Tx, h *head) (dirty bool, err error)) error {
-	k := u.appendKey(make([]byte, 0, 96))
+	id := u.id()
+	k := id[:]
 	_, err := s.db.Update(ctx, func(tx *kv.Tx) error {
 		row, err := tx.Get(spaceHeads, k)
 		if err != nil {
@@ -138,6 +140,7 @@ func (s *Store) update(ctx context.Context, u User, fn func(tx *kv.Tx, h *head) 
 			return err
 		}
 		if dirty {
+			h.owner = u
 			tx.Put(kv.Write{Space: spaceHeads, Key: k, Value: h.encode()})
 		}
 		return nil

@@ -5,7 +5,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/changes"
 	"github.com/holdfast-dev/holdfast/expiry"
-	"github.com/holdfast-dev/holdfast/kv/key"
 )
 
 // ChangeTables returns how the rows with links appear in change records, by
@@ -26,39 +25,49 @@ func ExpirySpaces() map[string]expiry.Space {
 	}
 }
 
-func recordColumns(k []byte) ([]changes.Field, error) {
-	r := key.NewReader(k)
-	p, id := readPlace(r), r.String()
-	return append(p.columns(), changes.Field{Name: "bso_id", Value: id}), r.Done()
+func recordColumns(k, value []byte) ([]changes.Field, error) {
+	p, id, err := readRecordKey(k)
+	return append(p.columns(value), changes.Field{Name: "bso_id", Value: id}), err
 }
 
-func stagedColumns(k []byte) ([]changes.Field, error) {
-	p, batch, id, err := readStaged(k)
-	return append(p.columns(), changes.Field{Name: "batch_id", Value: batch}, changes.Field{Name: "batch_bso_id", Value: id}), err
+func stagedColumns(k, value []byte) ([]changes.Field, error) {
+	p, batch, id, err := readStagedKey(k)
+	return append(p.columns(value), changes.Field{Name: "batch_id", Value: batch}, changes.Field{Name: "batch_bso_id", Value: id}), err
 }
 
 // permanentRow returns where the link of a staged row goes when its batch is
 // committed.
 func permanentRow(k []byte) (space string, permanent []byte, err error) {
-	p, _, id, err := readStaged(k)
+	p, _, id, err := readStagedKey(k)
 	return SpaceRecords, p.recordKey(id), err
 }
 
-func readStaged(k []byte) (p place, batch, id string, err error) {
-	r := key.NewReader(k)
-	p, batch, id = readPlace(r), r.String(), r.String()
+func readRecordKey(k []byte) (p place, id string, err error) {
+	p, r, err := readPlace(k)
+	if err != nil {
+		return p, "", err
+	}
+	id = r.String()
+	return p, id, r.Done()
+}
+
+func readStagedKey(k []byte) (p place, batch, id string, err error) {
+	p, r, err := readPlace(k)
+	if err != nil {
+		return p, "", "", err
+	}
+	batch, id = r.String(), r.String()
 	return p, batch, id, r.Done()
 }
 
-// columns returns the columns that both tables share.
-func (p place) columns() []changes.Field {
-	account := p.user.FxaUID
-	if !p.user.byAccount() {
-		account = p.user.ObjectPrefix()
-	}
+// columns returns the columns that both tables share; the account is in the value
+// of a row with a link.
+func (p place) columns(value []byte) []changes.Field {
+	v := valueReader{rest: value}
+	_, account, keyID := v.header()
 	return []changes.Field{
 		{Name: "fxa_uid", Value: account},
-		{Name: "fxa_kid", Value: p.user.FxaKID},
+		{Name: "fxa_kid", Value: keyID},
 		{Name: "collection_id", Value: strconv.FormatUint(uint64(p.collection), 10)},
 	}
 }

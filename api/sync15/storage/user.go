@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"crypto/sha256"
 	"strconv"
 
 	"github.com/holdfast-dev/holdfast/kv/key"
@@ -15,8 +16,8 @@ type User struct {
 	FxaUID, FxaKID string
 }
 
-// Kinds of users, the first part of their keys, so that the two ways to identify
-// a storage never meet.
+// Kinds of users, hashed with their names, so that the two ways to identify a
+// storage never meet.
 const (
 	userByAccount = 1
 	userByNumber  = 2
@@ -24,20 +25,20 @@ const (
 
 func (u User) byAccount() bool { return u.FxaUID != "" && u.FxaKID != "" }
 
-func (u User) appendKey(dst []byte) []byte {
-	if u.byAccount() {
-		dst = key.AppendUint(dst, userByAccount)
-		dst = key.AppendString(dst, u.FxaUID)
-		return key.AppendString(dst, u.FxaKID)
-	}
-	return key.AppendUint(key.AppendUint(dst, userByNumber), u.UID)
-}
+// storageID is the first part of all keys of a user: a hash, because what
+// identifies an account is long and would be most of every key.
+type storageID [16]byte
 
-func readUser(r *key.Reader) User {
-	if r.Uint() == userByAccount {
-		return User{FxaUID: r.String(), FxaKID: r.String()}
+func (u User) id() storageID {
+	b := make([]byte, 0, 128)
+	if u.byAccount() {
+		b = key.AppendUint(b, userByAccount)
+		b = key.AppendString(key.AppendString(b, u.FxaUID), u.FxaKID)
+	} else {
+		b = key.AppendUint(key.AppendUint(b, userByNumber), u.UID)
 	}
-	return User{UID: r.Uint()}
+	sum := sha256.Sum256(b)
+	return storageID(sum[:])
 }
 
 // ObjectPrefix returns the first segment of the names of the user's objects.
@@ -50,40 +51,48 @@ func (u User) ObjectPrefix() string {
 
 // place is a collection in one of its lives.
 type place struct {
-	user       User
+	storage    storageID
 	collection uint32
 	life       uint64
 }
 
 func (p place) appendKey(dst []byte) []byte {
-	dst = p.user.appendKey(dst)
+	dst = append(dst, p.storage[:]...)
 	dst = key.AppendUint(dst, uint64(p.collection))
 	return key.AppendUint(dst, p.life)
 }
 
 // prefix returns the common prefix of the collection's keys in bsos,
 // sync_bso_order, sync_batches and batch_bsos.
-func (p place) prefix() []byte { return p.appendKey(make([]byte, 0, 128)) }
+func (p place) prefix() []byte { return p.appendKey(make([]byte, 0, 48)) }
 
 func (p place) recordKey(id string) []byte {
-	return key.AppendString(p.appendKey(make([]byte, 0, 192)), id)
+	return key.AppendString(p.appendKey(make([]byte, 0, 80)), id)
 }
 
 func (p place) orderKey(modified Timestamp, id string) []byte {
-	k := key.AppendUint(p.appendKey(make([]byte, 0, 192)), uint64(modified))
+	k := key.AppendUint(p.appendKey(make([]byte, 0, 80)), uint64(modified))
 	return key.AppendString(k, id)
 }
 
 func (p place) batchKey(batch string) []byte {
-	return key.AppendString(p.appendKey(make([]byte, 0, 192)), batch)
+	return key.AppendString(p.appendKey(make([]byte, 0, 80)), batch)
 }
 
 func (p place) stagedKey(batch, id string) []byte {
 	return key.AppendString(p.batchKey(batch), id)
 }
 
-func readPlace(r *key.Reader) place {
-	return place{user: readUser(r), collection: uint32(r.Uint()), life: r.Uint()}
+// readPlace reads the place at the beginning of a key and returns a reader of the
+// rest.
+func readPlace(k []byte) (place, *key.Reader, error) {
+	var p place
+	if len(k) < len(p.storage) {
+		return place{}, nil, key.ErrMalformed
+	}
+	r := key.NewReader(k[copy(p.storage[:], k):])
+	p.collection, p.life = uint32(r.Uint()), r.Uint()
+	return p, r, r.Err()
 }
 
 // readOrder reads what follows the place in a key of sync_bso_order.

@@ -23,7 +23,7 @@ func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, pre
 		if err != nil {
 			return false, err
 		}
-		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
 		old, err := w.load([]Patch{p})
 		if err != nil {
 			return false, err
@@ -61,7 +61,7 @@ func (s *Store) Post(ctx context.Context, u User, collection string, patches []P
 		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
 			return false, err
 		}
-		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
 		old, err := w.load(patches)
 		if err != nil {
 			return false, err
@@ -106,6 +106,7 @@ func (s *Store) checkQuota(ctx context.Context, u User, h *head, name string, pe
 type writer struct {
 	store *Store
 	tx    *kv.Tx
+	user  User
 	place place
 	// collection is the head's entry, kept up to date.
 	collection *collection
@@ -181,7 +182,7 @@ func (w *writer) applyOne(t Timestamp, now time.Time, p *Patch, old *stored) {
 		expires = now.Add(time.Duration(p.TTL) * time.Second)
 	}
 	w.tx.Put(kv.Write{
-		Space: SpaceRecords, Key: old.row.Key, Value: rec.encode(), Link: rec.Link, ExpiresAt: expires,
+		Space: SpaceRecords, Key: old.row.Key, Value: rec.encode(w.user), Link: rec.Link, ExpiresAt: expires,
 	})
 	w.tx.Put(kv.Write{
 		Space: spaceOrder, Key: w.place.orderKey(rec.Modified, rec.ID),
@@ -235,7 +236,7 @@ func (s *Store) Delete(ctx context.Context, u User, collection, record string, p
 		if !c.exists() {
 			return false, ErrNotFound
 		}
-		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
 		old, err := w.load([]Patch{{Update: bso.Update{ID: record}}})
 		if err != nil {
 			return false, err
@@ -281,7 +282,7 @@ func (s *Store) DeleteSome(ctx context.Context, u User, collection string, recor
 				patches = append(patches, Patch{Update: bso.Update{ID: r}})
 			}
 		}
-		w := writer{store: s, tx: tx, place: place{u, id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
 		old, err := w.load(patches)
 		if err != nil {
 			return false, err
