@@ -177,6 +177,9 @@ func (e *Engine) verify(t *kv.Txn, p *plan, now time.Time) error {
 
 // versionOf returns the version of a row as the check c sees it.
 func (e *Engine) versionOf(at *place, c *kv.Check, now time.Time) (kv.Version, error) {
+	if seen, ok := e.memo.recall(at); ok {
+		return seen.seenBy(c, now), nil
+	}
 	b, closer, err := e.db.Get(at.key)
 	if errors.Is(err, pebbledb.ErrNotFound) {
 		return 0, nil
@@ -196,7 +199,7 @@ func (e *Engine) versionOf(at *place, c *kv.Check, now time.Time) (kv.Version, e
 }
 
 // write gives the transaction its version and makes it durable.
-func (e *Engine) write(t *kv.Txn, p *plan, now time.Time) (kv.Version, error) {
+func (e *Engine) write(t *kv.Txn, p *plan, now time.Time) (v kv.Version, err error) {
 	size := batchSize(t, p)
 	if err := e.room.reserve(size); err != nil {
 		return 0, err
@@ -204,6 +207,7 @@ func (e *Engine) write(t *kv.Txn, p *plan, now time.Time) (kv.Version, error) {
 	f := newFlight(t, p)
 	e.flights.begin(f, now)
 	defer e.flights.end(f)
+	defer func() { e.memo.wrote(t, p, v) }()
 	if err := e.ceiling.raise(e.db, f.version); err != nil {
 		return 0, err
 	}

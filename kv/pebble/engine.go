@@ -29,6 +29,7 @@ type Engine struct {
 	ceiling ceiling
 	stripes stripes
 	seed    maphash.Seed
+	memo    memo
 	room    room
 
 	// catalogMu is held shared by commits and exclusively while the set of

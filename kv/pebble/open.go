@@ -87,6 +87,7 @@ func open(dir string, opts Options) (*Engine, error) {
 		log:   opts.Logger,
 		calls: calls{drained: make(chan struct{})},
 		seed:  maphash.MakeSeed(),
+		memo:  memo{seed: maphash.MakeSeed()},
 	}
 	e.room.disk, e.room.dir = opts.FS, dir
 	used, err := hasTables(dir, opts.FS)

@@ -33,6 +33,10 @@ func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 	}
 	defer e.leave()
 	now := e.clock.Now()
+	lookups, err := e.locate(refs)
+	if err != nil {
+		return nil, err
+	}
 	var from getter = e.db
 	if len(refs) > 1 {
 		snapshot := e.db.NewSnapshot()
@@ -41,7 +45,7 @@ func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 	}
 	rows := make([]kv.Row, len(refs))
 	for i := range refs {
-		if err := e.getRow(ctx, from, &refs[i], now, &rows[i]); err != nil {
+		if err := e.getRow(ctx, from, &refs[i], &lookups[i], now, &rows[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -52,22 +56,48 @@ func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 	return rows, nil
 }
 
-// getRow reads one row and waits until what it saw is durable.
-func (e *Engine) getRow(ctx context.Context, from getter, ref *kv.Ref, now time.Time, row *kv.Row) error {
-	s, err := e.space(ref.Space)
-	if err != nil {
-		return err
+// lookup is a row that is about to be read.
+type lookup struct {
+	space *space
+	key   []byte
+	hash  uint64
+	clock uint64 // of the memo, before the read
+}
+
+// locate resolves the refs of a call.
+func (e *Engine) locate(refs []kv.Ref) ([]lookup, error) {
+	size := 0
+	for i := range refs {
+		size += maxPrefixSize + len(refs[i].Key)
 	}
-	var scratch [128]byte
-	key := append(append(scratch[:0], s.rows...), ref.Key...)
-	b, closer, err := from.Get(key)
+	keys := make([]byte, 0, size) // never grows: lookups point into it
+	found := make([]lookup, len(refs))
+	for i := range refs {
+		l := &found[i]
+		var err error
+		if l.space, err = e.space(refs[i].Space); err != nil {
+			return nil, err
+		}
+		from := len(keys)
+		keys = append(append(keys, l.space.rows...), refs[i].Key...)
+		l.key = keys[from:]
+		l.hash = maphash.Bytes(e.seed, l.key)
+		l.clock = e.memo.clock(l.hash)
+	}
+	return found, nil
+}
+
+// getRow reads one row and waits until what it saw is durable.
+func (e *Engine) getRow(ctx context.Context, from getter, ref *kv.Ref, l *lookup, now time.Time, row *kv.Row) error {
+	b, closer, err := from.Get(l.key)
 	switch {
 	case errors.Is(err, pebbledb.ErrNotFound):
 		row.Key = append([]byte(nil), ref.Key...)
-		if err := e.flights.awaitRemoval(ctx, maphash.Bytes(e.seed, key)); err != nil {
+		e.memo.learn(l, sighting{})
+		if err := e.flights.awaitRemoval(ctx, l.hash); err != nil {
 			return err
 		}
-		return e.settleSpace(s)
+		return e.settleSpace(l.space)
 	case err != nil:
 		return readError(err, ref.Space, ref.Key)
 	}
@@ -85,10 +115,11 @@ func (e *Engine) getRow(ctx context.Context, from getter, ref *kv.Ref, now time.
 	} else {
 		row.Key = append([]byte(nil), ref.Key...)
 	}
+	e.memo.learn(l, sighting{h.version, h.expires, h.hasExpiry})
 	if err := e.flights.awaitVersion(ctx, h.version); err != nil {
 		return err
 	}
-	return e.settleSpace(s)
+	return e.settleSpace(l.space)
 }
 
 func corruptRow(space string, key []byte) error {
