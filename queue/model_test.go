@@ -308,21 +308,30 @@ func (x *machine) Check(t *rapid.T) {
 func TestInvariant4_RandomHistoriesAgreeWithTheModel(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprintf("local=%v", local), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rapid.Check(t, func(rt *rapid.T) {
-					settings := Settings{MaxAttempts: 4, LocalReceivers: local}
-					w := newWorld(t)
-					defer func() { w.stop() }()
-					x := &machine{world: w, q: w.create("q", settings), m: &model{
-						settings: w.queue("q").Settings(), messages: map[string]*modelMessage{}, opened: w.clock.Now(),
-					}}
-					rt.Repeat(map[string]func(*rapid.T){
-						"": x.Check, "send": x.Send, "ack": x.Ack, "ack+send": x.AckAndSend, "receive": x.Receive,
-						"receive2": x.Receive, "release": x.Release, "renew": x.Renew, "retry": x.Retry, "pass": x.Pass,
-						"redrive": x.Redrive, "restart": x.Restart,
-					})
+			rapid.Check(t, func(rt *rapid.T) {
+				// A failure is a panic that rapid must see on its own goroutine.
+				var failure any
+				synctest.Test(t, func(t *testing.T) {
+					defer func() { failure = recover() }()
+					history(newWorld(t), rt, Settings{MaxAttempts: 4, LocalReceivers: local})
 				})
+				if failure != nil {
+					panic(failure)
+				}
 			})
 		})
 	}
+}
+
+func history(w *world, rt *rapid.T, settings Settings) {
+	defer func() { w.stop() }()
+	q := w.create("q", settings)
+	x := &machine{world: w, q: q, m: &model{
+		settings: q.Settings(), messages: map[string]*modelMessage{}, opened: w.clock.Now(),
+	}}
+	rt.Repeat(map[string]func(*rapid.T){
+		"": x.Check, "send": x.Send, "ack": x.Ack, "ack+send": x.AckAndSend, "receive": x.Receive,
+		"receive2": x.Receive, "release": x.Release, "renew": x.Renew, "retry": x.Retry, "pass": x.Pass,
+		"redrive": x.Redrive, "restart": x.Restart,
+	})
 }
