@@ -511,3 +511,14 @@ func TestAWorldStoresRecordsAndFollowsThemToTheObjectStore(t *testing.T) {
 	w.settle()
 	w.wantPayloads()
 }
+
+// rows returns the keys of all rows of a space, expired or not.
+func (w *world) rows(space string) []string {
+	w.Helper()
+	var keys []string
+	must(w, w.plain.Scan(w.Context(), space, kv.Range{IncludeExpired: true}, func(row kv.Row) bool {
+		keys = append(keys, string(row.Key))
+		return true
+	}))
+	return keys
+}
