@@ -26,16 +26,6 @@ type stripes [stripeCount]sync.RWMutex
 type stripeSet [stripeCount / 64]uint64
 
 func (s *stripeSet) add(hash uint64) { s[hash%stripeCount/64] |= 1 << (hash % 64) }
-func (s *stripeSet) has(i int) bool  { return s[i/64]&(1<<(i%64)) != 0 }
-
-// each calls f with the members in ascending order.
-func (s *stripeSet) each(f func(int)) {
-	for w, word := range s {
-		for ; word != 0; word &= word - 1 {
-			f(w*64 + bits.TrailingZeros64(word))
-		}
-	}
-}
 
 // place is a key of a transaction as it is stored.
 type place struct {
@@ -53,8 +43,9 @@ type plan struct {
 
 // Commit implements kv.Engine. A context that ends during the call has no effect
 // once the locks are taken: the write is local and short.
-func (e *Engine) Commit(ctx context.Context, t *kv.Txn) (kv.Version, error) {
-	v, err := e.commit(ctx, t)
+func (e *Engine) Commit(ctx context.Context, t *kv.Txn) (v kv.Version, err error) {
+	defer e.survive(&err)
+	v, err = e.commit(ctx, t)
 	if err != nil {
 		return 0, fmt.Errorf("pebble: commit: %w", e.explain(err))
 	}
@@ -68,27 +59,27 @@ func (e *Engine) commit(ctx context.Context, t *kv.Txn) (kv.Version, error) {
 	defer e.leave()
 	e.catalogMu.RLock()
 	defer e.catalogMu.RUnlock()
-	p, err := e.plan(t)
-	if err != nil {
+	var p plan
+	if err := e.makePlan(t, &p); err != nil {
 		return 0, err
 	}
-	e.lockStripes(p)
-	defer e.unlockStripes(p)
+	e.lockStripes(&p)
+	defer e.unlockStripes(&p)
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	now := e.clock.Now()
-	if err := e.verify(t, p, now); err != nil {
+	if err := e.verify(t, &p, now); err != nil {
 		return 0, err
 	}
 	if len(t.Writes) == 0 {
 		return e.flights.next(now), nil
 	}
-	return e.write(t, p, now)
+	return e.write(t, &p, now)
 }
 
-// plan resolves the spaces and encodes the keys.
-func (e *Engine) plan(t *kv.Txn) (*plan, error) {
+// makePlan resolves the spaces and encodes the keys.
+func (e *Engine) makePlan(t *kv.Txn, p *plan) error {
 	size := 0
 	for i := range t.Checks {
 		size += maxPrefixSize + len(t.Checks[i].Key)
@@ -96,61 +87,65 @@ func (e *Engine) plan(t *kv.Txn) (*plan, error) {
 	for i := range t.Writes {
 		size += maxPrefixSize + len(t.Writes[i].Key)
 	}
-	keys := make([]byte, 0, size) // never grows: places point into it
+	buf := make([]byte, 0, size) // never grows: places point into it
 	places := make([]place, len(t.Checks)+len(t.Writes))
-	p := &plan{checks: places[:len(t.Checks)], writes: places[len(t.Checks):]}
-	locate := func(at *place, name string, k []byte, set *stripeSet) (err error) {
-		if at.space, err = e.space(name); err != nil {
+	p.checks, p.writes = places[:len(t.Checks)], places[len(t.Checks):]
+	var err error
+	for i := range t.Checks {
+		at := &p.checks[i]
+		if buf, err = e.locate(at, t.Checks[i].Space, t.Checks[i].Key, buf); err != nil {
 			return err
 		}
-		from := len(keys)
-		keys = append(append(keys, at.space.rows...), k...)
-		at.key = keys[from:]
-		at.hash = maphash.Bytes(e.seed, at.key)
-		set.add(at.hash)
-		return nil
-	}
-	for i := range t.Checks {
-		if err := locate(&p.checks[i], t.Checks[i].Space, t.Checks[i].Key, &p.shared); err != nil {
-			return nil, err
-		}
+		p.shared.add(at.hash)
 	}
 	for i := range t.Writes {
-		if err := locate(&p.writes[i], t.Writes[i].Space, t.Writes[i].Key, &p.exclusive); err != nil {
-			return nil, err
+		at := &p.writes[i]
+		if buf, err = e.locate(at, t.Writes[i].Space, t.Writes[i].Key, buf); err != nil {
+			return err
 		}
+		p.exclusive.add(at.hash)
 	}
-	return p, nil
+	return nil
+}
+
+// locate appends a key as it is stored to buf.
+func (e *Engine) locate(at *place, name string, key, buf []byte) ([]byte, error) {
+	s, err := e.space(name)
+	if err != nil {
+		return nil, err
+	}
+	from := len(buf)
+	buf = append(append(buf, s.rows...), key...)
+	*at = place{space: s, key: buf[from:], hash: maphash.Bytes(e.seed, buf[from:])}
+	return buf, nil
 }
 
 // lockStripes locks in ascending order, so that commits cannot wait for each
 // other in a circle.
 func (e *Engine) lockStripes(p *plan) {
-	p.all().each(func(i int) {
-		if p.exclusive.has(i) {
-			e.stripes[i].Lock()
-		} else {
-			e.stripes[i].RLock()
+	for w := range p.shared {
+		for all := p.shared[w] | p.exclusive[w]; all != 0; all &= all - 1 {
+			stripe := &e.stripes[w*64+bits.TrailingZeros64(all)]
+			if all&-all&p.exclusive[w] != 0 {
+				stripe.Lock()
+			} else {
+				stripe.RLock()
+			}
 		}
-	})
+	}
 }
 
 func (e *Engine) unlockStripes(p *plan) {
-	p.all().each(func(i int) {
-		if p.exclusive.has(i) {
-			e.stripes[i].Unlock()
-		} else {
-			e.stripes[i].RUnlock()
+	for w := range p.shared {
+		for all := p.shared[w] | p.exclusive[w]; all != 0; all &= all - 1 {
+			stripe := &e.stripes[w*64+bits.TrailingZeros64(all)]
+			if all&-all&p.exclusive[w] != 0 {
+				stripe.Unlock()
+			} else {
+				stripe.RUnlock()
+			}
 		}
-	})
-}
-
-func (p *plan) all() *stripeSet {
-	all := p.shared
-	for i := range all {
-		all[i] |= p.exclusive[i]
 	}
-	return &all
 }
 
 // verify compares the checks with the rows. What it reads is durable: no flight
@@ -188,8 +183,8 @@ func (e *Engine) versionOf(at *place, c *kv.Check, now time.Time) (kv.Version, e
 		return 0, readError(err, c.Space, c.Key)
 	}
 	defer closer.Close()
-	h, err := decodeRow(b)
-	if err != nil {
+	var h header
+	if h.decode(b) != nil {
 		return 0, corruptRow(c.Space, c.Key)
 	}
 	if !h.counts(now, c.IncludeExpired) {

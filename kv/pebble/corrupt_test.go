@@ -46,6 +46,39 @@ func TestFlippedBitsInAClosedFolderAreReported(t *testing.T) {
 	flipEach(t, disk, r, false)
 }
 
+// TestDamagedEndOfAFileOfValuesIsReported: Pebble panics over it.
+func TestDamagedEndOfAFileOfValuesIsReported(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	e := openOn(t, disk, clock.NewManual(testStart()))
+	writeSizes(t, e)
+	mustClose(t, e)
+	names, err := disk.List("/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, name := range names {
+		if path.Ext(name) != ".blob" {
+			continue
+		}
+		info, err := disk.Stat("/data/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for back := int64(1); back <= 40; back += 3 {
+			damaged := disk.CrashClone(vfs.CrashCloneCfg{})
+			flip(t, damaged, "/data/"+name, info.Size()-back)
+			if _, err := readSizes(t.Context(), damaged); !errors.Is(err, kv.ErrCorrupt) {
+				t.Errorf("%s, %d bytes before the end: %v", name, back, err)
+			}
+			tried++
+		}
+	}
+	if tried == 0 {
+		t.Error("there is no file of values")
+	}
+}
+
 const sizesRows = 60
 
 func sizesRow(i int) (key, value string) {

@@ -274,8 +274,8 @@ func getRaw(tb testing.TB, e *Engine, space, key string) string {
 		tb.Fatal(err)
 	}
 	defer closer.Close()
-	h, err := decodeRow(b)
-	if err != nil {
+	var h header
+	if err := h.decode(b); err != nil {
 		tb.Fatal(err)
 	}
 	return string(h.value)

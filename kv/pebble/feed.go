@@ -22,8 +22,9 @@ func (s *space) cutoff(now time.Time) kv.Version { return kv.VersionAt(now.Add(-
 
 // ReadFeed implements kv.Engine. It waits for commits in flight that carry
 // entries of the space, so it returns every entry whose commit has returned.
-func (e *Engine) ReadFeed(ctx context.Context, space string, shard int, after kv.Position, limit int) ([]kv.FeedEntry, error) {
-	entries, err := e.readFeed(ctx, space, shard, after, limit)
+func (e *Engine) ReadFeed(ctx context.Context, space string, shard int, after kv.Position, limit int) (entries []kv.FeedEntry, err error) {
+	defer e.survive(&err)
+	entries, err = e.readFeed(ctx, space, shard, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("pebble: read shard %d of the feed of space %s: %w", shard, space, e.explain(err))
 	}

@@ -66,14 +66,15 @@ func (h *header) counts(now time.Time, includeExpired bool) bool {
 	return h.version != 0 && (includeExpired || !h.expired(now))
 }
 
-// row fills in everything but the key. The value is borrowed.
-func (h *header) row(now time.Time) kv.Row {
-	r := kv.Row{Value: h.value, Version: h.version, Expired: h.expired(now)}
+// row returns the row with the given key. The value is borrowed.
+func (h *header) row(key []byte, now time.Time) kv.Row {
+	r := kv.Row{Key: key, Value: h.value, Version: h.version}
 	if h.link != nil {
 		r.Link = string(h.link)
 	}
 	if h.hasExpiry {
 		r.ExpiresAt = time.UnixMicro(h.expires).UTC()
+		r.Expired = h.expired(now)
 	}
 	return r
 }
@@ -112,20 +113,28 @@ func appendRow(dst []byte, w *kv.Write, v kv.Version) []byte {
 	return append(dst, w.Value...)
 }
 
-// decodeRow takes apart what appendRow made.
-func decodeRow(b []byte) (header, error) {
+// decode takes apart what appendRow made.
+func (h *header) decode(b []byte) error {
 	if len(b) < 1+versionSize || b[0]&^rowFlags != 0 {
-		return header{}, errMalformed
+		return errMalformed
 	}
 	flags := b[0]
-	h := header{version: kv.Version(binary.BigEndian.Uint64(b[1:]))}
-	b = b[1+versionSize:]
+	*h = header{version: kv.Version(binary.BigEndian.Uint64(b[1:])), value: b[1+versionSize:]}
 	if h.version == 0 {
-		return header{}, errMalformed
+		return errMalformed
 	}
+	if flags != 0 {
+		return h.decodeRest(flags)
+	}
+	return nil
+}
+
+// decodeRest takes the expiry and the link off the front of h.value.
+func (h *header) decodeRest(flags byte) error {
+	b := h.value
 	if flags&rowHasExpiry != 0 {
 		if len(b) < expirySize {
-			return header{}, errMalformed
+			return errMalformed
 		}
 		h.expires, h.hasExpiry = int64(binary.BigEndian.Uint64(b)), true
 		b = b[expirySize:]
@@ -133,12 +142,12 @@ func decodeRow(b []byte) (header, error) {
 	if flags&rowHasLink != 0 {
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n == 0 || n > kv.MaxLinkSize || n > uint64(len(b)-size) {
-			return header{}, errMalformed
+			return errMalformed
 		}
 		h.link, b = b[size:size+int(n)], b[size+int(n):]
 	}
 	h.value = b
-	return h, nil
+	return nil
 }
 
 // feedPlace is where an entry stands in its shard.

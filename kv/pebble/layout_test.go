@@ -11,15 +11,15 @@ func FuzzDecodeRow(f *testing.F) {
 	f.Add(appendRow(nil, &kv.Write{Value: []byte("v"), Link: "gs://b/o", ExpiresAt: testStart()}, 7))
 	f.Add([]byte{rowHasLink, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x80})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		h, err := decodeRow(b)
-		if err != nil {
+		var h header
+		if err := h.decode(b); err != nil {
 			return
 		}
-		row := h.row(testStart())
+		row := h.row(nil, testStart())
 		again := appendRow(nil, &kv.Write{Value: row.Value, Link: row.Link, ExpiresAt: row.ExpiresAt}, row.Version)
-		h2, err := decodeRow(again)
-		if err != nil || h2.version != h.version || string(h2.value) != string(h.value) || string(h2.link) != string(h.link) {
-			t.Errorf("%x: %v", b, err)
+		var h2 header
+		if err := h2.decode(again); err != nil || h2.version != h.version || string(h2.value) != string(h.value) || string(h2.link) != string(h.link) {
+			t.Errorf("%x is read as %+v, then as %+v", b, h, h2)
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"time"
 
@@ -14,8 +13,9 @@ import (
 )
 
 // Get implements kv.Engine.
-func (e *Engine) Get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
-	rows, err := e.get(ctx, refs)
+func (e *Engine) Get(ctx context.Context, refs []kv.Ref) (rows []kv.Row, err error) {
+	defer e.survive(&err)
+	rows, err = e.get(ctx, refs)
 	if err != nil {
 		return nil, fmt.Errorf("pebble: get: %w", e.explain(err))
 	}
@@ -33,7 +33,7 @@ func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 	}
 	defer e.leave()
 	now := e.clock.Now()
-	lookups, err := e.locate(refs)
+	lookups, err := e.lookups(refs)
 	if err != nil {
 		return nil, err
 	}
@@ -58,30 +58,24 @@ func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 
 // lookup is a row that is about to be read.
 type lookup struct {
-	space *space
-	key   []byte
-	hash  uint64
+	place
 	clock uint64 // of the memo, before the read
 }
 
-// locate resolves the refs of a call.
-func (e *Engine) locate(refs []kv.Ref) ([]lookup, error) {
+// lookups resolves the refs of a call.
+func (e *Engine) lookups(refs []kv.Ref) ([]lookup, error) {
 	size := 0
 	for i := range refs {
 		size += maxPrefixSize + len(refs[i].Key)
 	}
-	keys := make([]byte, 0, size) // never grows: lookups point into it
+	buf := make([]byte, 0, size) // never grows: places point into it
 	found := make([]lookup, len(refs))
+	var err error
 	for i := range refs {
 		l := &found[i]
-		var err error
-		if l.space, err = e.space(refs[i].Space); err != nil {
+		if buf, err = e.locate(&l.place, refs[i].Space, refs[i].Key, buf); err != nil {
 			return nil, err
 		}
-		from := len(keys)
-		keys = append(append(keys, l.space.rows...), refs[i].Key...)
-		l.key = keys[from:]
-		l.hash = maphash.Bytes(e.seed, l.key)
 		l.clock = e.memo.clock(l.hash)
 	}
 	return found, nil
@@ -102,16 +96,16 @@ func (e *Engine) getRow(ctx context.Context, from getter, ref *kv.Ref, l *lookup
 		return readError(err, ref.Space, ref.Key)
 	}
 	defer closer.Close()
-	h, err := decodeRow(b)
-	if err != nil {
+	var h header
+	if h.decode(b) != nil {
 		return corruptRow(ref.Space, ref.Key)
 	}
 	if h.counts(now, ref.IncludeExpired) {
-		*row = h.row(now)
 		buf := make([]byte, len(ref.Key)+len(h.value))
 		n := copy(buf, ref.Key)
 		copy(buf[n:], h.value)
-		row.Key, row.Value = buf[:n:n], buf[n:]
+		h.value = buf[n:]
+		*row = h.row(buf[:n:n], now)
 	} else {
 		row.Key = append([]byte(nil), ref.Key...)
 	}
@@ -132,7 +126,8 @@ func readError(err error, space string, key []byte) error {
 
 // Scan implements kv.Engine. It reads from one instant, and keeps what was
 // stored then on disk while it runs.
-func (e *Engine) Scan(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) error {
+func (e *Engine) Scan(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) (err error) {
+	defer e.survive(&err)
 	if err := e.scan(ctx, space, r, fn); err != nil {
 		return fmt.Errorf("pebble: scan of space %s: %w", space, e.explain(err))
 	}
@@ -148,6 +143,11 @@ func (e *Engine) scan(ctx context.Context, space string, r kv.Range, fn func(kv.
 	if err != nil {
 		return err
 	}
+	// All commits with versions below settled have ended before the scan begins.
+	settled := e.flights.floor()
+	if err := e.failed(); err != nil {
+		return err
+	}
 	now := e.clock.Now()
 	lower, upper := s.bounds(r)
 	it, err := e.db.NewIterWithContext(ctx, &pebbledb.IterOptions{LowerBound: lower, UpperBound: upper})
@@ -161,7 +161,8 @@ func (e *Engine) scan(ctx context.Context, space string, r kv.Range, fn func(kv.
 	if err := e.settleSpace(s); err != nil {
 		return errors.Join(err, it.Close())
 	}
-	err = e.visit(ctx, it, s, r, now, fn)
+	v := visitor{engine: e, space: s, r: r, now: now, settled: settled}
+	err = v.visit(ctx, it, fn)
 	if cerr := it.Close(); err == nil && cerr != nil {
 		err = translate(cerr)
 	}
@@ -182,45 +183,54 @@ func (s *space) bounds(r kv.Range) (lower, upper []byte) {
 // checkEvery is how many rows a scan visits before it looks at its context.
 const checkEvery = 256
 
-func (e *Engine) visit(ctx context.Context, it *pebbledb.Iterator, s *space, r kv.Range, now time.Time, fn func(kv.Row) bool) error {
+// visitor takes one scan over its rows.
+type visitor struct {
+	engine  *Engine
+	space   *space
+	r       kv.Range
+	now     time.Time
+	settled kv.Version
+}
+
+func (v *visitor) visit(ctx context.Context, it *pebbledb.Iterator, fn func(kv.Row) bool) error {
 	first, next := it.First, it.Next
-	if r.Reverse {
+	if v.r.Reverse {
 		first, next = it.Last, it.Prev
 	}
-	passed := 0
-	seen := 0
+	visited, seen := 0, 0
+	var h header
 	for ok := first(); ok; ok = next() {
-		if passed++; passed%checkEvery == 0 && ctx.Err() != nil {
+		if visited++; visited%checkEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		key := it.Key()[len(s.rows):]
-		b, err := it.ValueAndErr()
-		if err != nil {
-			return readError(err, s.Name, key)
-		}
-		h, err := decodeRow(b)
-		if err != nil {
-			return corruptRow(s.Name, key)
-		}
-		if err := e.awaitDurable(ctx, h.version); err != nil {
+		key := it.Key()[len(v.space.rows):]
+		if err := v.load(ctx, it, key, &h); err != nil {
 			return err
 		}
-		if !h.counts(now, r.IncludeExpired) {
+		if !h.counts(v.now, v.r.IncludeExpired) {
 			continue
 		}
-		row := h.row(now)
-		row.Key = key
-		if seen++; !fn(row) || seen == r.Limit {
+		if seen++; !fn(h.row(key, v.now)) || seen == v.r.Limit {
 			return nil
 		}
 	}
 	return nil
 }
 
-// awaitDurable returns once a version that was seen is durable.
-func (e *Engine) awaitDurable(ctx context.Context, v kv.Version) error {
-	if err := e.flights.awaitVersion(ctx, v); err != nil {
+// load reads the row that the iterator is at, and waits until it is durable.
+func (v *visitor) load(ctx context.Context, it *pebbledb.Iterator, key []byte, h *header) error {
+	b, err := it.ValueAndErr()
+	if err != nil {
+		return readError(err, v.space.Name, key)
+	}
+	if h.decode(b) != nil {
+		return corruptRow(v.space.Name, key)
+	}
+	if h.version < v.settled {
+		return nil
+	}
+	if err := v.engine.flights.awaitVersion(ctx, h.version); err != nil {
 		return err
 	}
-	return e.failed()
+	return v.engine.failed()
 }
