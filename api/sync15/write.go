@@ -177,52 +177,69 @@ func noRoom(post *bso.Post, staged storage.Staged) {
 // ids of records that it did not write although it succeeded.
 func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.Patch, handler string, batch bso.Batch,
 	commit func(context.Context) (unwritten []string, err error)) error {
-	var at []int // patches with an upload
-	if slices.Contains(s.opts.OffloadCollections, rq.route.Collection) {
-		for i := range patches {
-			if patches[i].HasPayload && len(patches[i].Payload) >= s.opts.OffloadMinBytes {
-				at = append(at, i)
-			}
-		}
-	}
-	commitCtx, cancel := committing(ctx)
-	defer cancel()
+	at := s.toUpload(rq, patches)
 	if len(at) == 0 {
-		_, err := commit(commitCtx)
+		ctx, cancel := committing(ctx)
+		defer cancel()
+		_, err := commit(ctx)
 		return err
 	}
-	// What is bound to fail fails before anything is uploaded.
-	if err := s.opts.Store.CheckWrite(ctx, rq.user, rq.route.Collection, rq.route.ID, batch.ID, rq.pre); err != nil {
+	if err := s.checkWrite(ctx, rq, patches, batch); err != nil {
 		return err
 	}
 	payloads := make([]offload.Payload, len(at))
 	for n, i := range at {
-		p := &patches[i]
 		payloads[n] = offload.Payload{
-			Prefix: rq.user.ObjectPrefix() + "/" + rq.route.Collection + "/" + p.ID,
-			Data:   p.Payload,
+			Prefix: rq.user.ObjectPrefix() + "/" + rq.route.Collection + "/" + patches[i].ID,
+			Data:   patches[i].Payload,
 		}
 	}
 	uploads, err := s.opts.Offload.Upload(ctx, handler, payloads)
 	if err != nil {
 		return err
 	}
-	links := uploads.Links()
-	for n, i := range at {
-		patches[i].Link, patches[i].Size = links[n], len(patches[i].Payload)
+	for n, link := range uploads.Links() {
+		p := &patches[at[n]]
+		p.Link, p.Size = link, len(p.Payload)
 	}
-	commitCtx, cancelCommit := committing(ctx) // its time begins after the uploads
-	defer cancelCommit()
+	commitCtx, cancel := committing(ctx) // its time begins after the uploads
+	defer cancel()
 	unwritten, err := commit(commitCtx)
 	uploads.Settle(ctx, err)
-	for _, id := range unwritten {
-		for n, i := range at {
-			if patches[i].ID == id && err == nil {
-				uploads.Discard(ctx, n)
-			}
+	if err != nil {
+		return err
+	}
+	for n, i := range at {
+		if slices.Contains(unwritten, patches[i].ID) {
+			uploads.Discard(ctx, n)
 		}
 	}
-	return err
+	return nil
+}
+
+// toUpload returns the indices of the patches whose payloads belong into the object
+// store.
+func (s *Server) toUpload(rq *request, patches []storage.Patch) (at []int) {
+	if !slices.Contains(s.opts.OffloadCollections, rq.route.Collection) {
+		return nil
+	}
+	for i := range patches {
+		if patches[i].HasPayload && len(patches[i].Payload) >= s.opts.OffloadMinBytes {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// checkWrite lets what is bound to fail do so before anything is uploaded.
+func (s *Server) checkWrite(ctx context.Context, rq *request, patches []storage.Patch, batch bso.Batch) error {
+	var staged int64
+	if batch.Start && !batch.Commit {
+		for i := range patches {
+			staged += int64(len(patches[i].Payload))
+		}
+	}
+	return s.opts.Store.CheckWrite(ctx, rq.user, rq.route.Collection, rq.route.ID, batch.ID, staged, rq.pre)
 }
 
 // quotaHint is below how many bytes left a client is told so.

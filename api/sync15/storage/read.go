@@ -129,9 +129,10 @@ func (s *Store) Get(ctx context.Context, u User, collection, record string) (Rec
 
 // CheckWrite evaluates, without writing, what a write with uploads would fail
 // on: the precondition on the collection or, if record is not empty, on the
-// record; the quota; and the existence of the batch, if one is named. The
-// transaction of the write checks them again.
-func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batchID string, pre bso.Precondition) error {
+// record; the existence of the batch, if one is named; and the quota, with the
+// bytes that a new batch begins with. The transaction of the write checks them
+// again.
+func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batchID string, staged int64, pre bso.Precondition) error {
 	id, err := s.lookup(ctx, collection)
 	if err != nil {
 		return err
@@ -167,5 +168,5 @@ func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batc
 			return ErrNoBatch
 		}
 	}
-	return s.checkQuota(ctx, u, h, collection, 0)
+	return s.checkQuota(ctx, u, h, collection, staged)
 }
