@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -169,6 +170,7 @@ func (tx *Tx) load(refs []Ref) error {
 	if err != nil {
 		return err
 	}
+	tx.rows = slices.Grow(tx.rows, len(missing))
 	for i, ref := range missing {
 		tx.saw(ref.Space, rows[i])
 	}
