@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/offload"
+	"github.com/holdfast-dev/holdfast/queue"
 )
 
 // answer is a response of the storage.
@@ -141,7 +142,8 @@ func (s *Server) refuse(rq *request, err error) *answer {
 	case kv.IsConflict(err), errors.Is(err, storage.ErrChanged), errors.Is(err, errRetry):
 		s.metrics.conflicts.Add(1)
 		return unavailable()
-	case errors.Is(err, offload.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, offload.ErrUnavailable), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, kv.ErrClosed), errors.Is(err, queue.ErrSendDisabled): // stopping, or halted by the operator
 		s.logFailure(rq, err)
 		return unavailable()
 	case errors.Is(err, offload.ErrMissing), errors.Is(err, blob.ErrNotFound):

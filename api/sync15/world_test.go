@@ -292,6 +292,9 @@ func (w *world) wantPayloads(want ...string) {
 	}
 }
 
+// countAll returns the sum of all counters of the door.
+func (w *world) countAll() int { return w.counter("") }
+
 // counter returns the sum of a counter's series in the Prometheus text.
 func (w *world) counter(series string) int {
 	w.Helper()
@@ -299,7 +302,8 @@ func (w *world) counter(series string) int {
 	w.metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
 	sum := 0
 	for line := range strings.Lines(rec.Body.String()) {
-		if strings.HasPrefix(line, series+"{") || strings.HasPrefix(line, series+" ") {
+		name, _, _ := strings.Cut(strings.Fields(line)[0], "{")
+		if name == series || series == "" && strings.HasPrefix(name, "syncstorage_") && strings.HasSuffix(name, "_total") {
 			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
 			must(w, err)
 			sum += int(n)
