@@ -433,5 +433,5 @@ func (w *worker) deleteAll(ctx context.Context) {
 		c.batch = nil
 	}
 	w.write(ctx, syncclient.Request{Method: http.MethodDelete, Target: "/storage"},
-		w.collections, func(state, string) state { return state{wiped: true} })
+		w.collections, func(_ state, modified string) state { return state{wiped: modified == ""} })
 }
