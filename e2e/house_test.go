@@ -92,7 +92,7 @@ func newHouse(t *testing.T) *house {
 	})
 	must()
 	purge := storage.PurgeSettings()
-	purge.RetryFirst, purge.RetryMost, purge.RetryLate = 10*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+	purge.Lease, purge.RetryFirst, purge.RetryMost, purge.RetryLate = houseLease, 10*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 	h.purges, err = h.queues.Create(ctx, storage.PurgeQueue, purge)
 	must()
 	err = expiry.Create(ctx, db)
