@@ -247,7 +247,7 @@ func (x *machine) Redrive(t *rapid.T) {
 	}
 	moved := 0
 	for _, l := range letters {
-		if k := string(l.Message.Key); x.m.messages[k] == nil {
+		if x.m.messages[string(l.Message.Key)] == nil {
 			x.modelSend(Outgoing{Key: l.Message.Key})
 			moved++
 		}

@@ -38,6 +38,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	defer s.stop()
 	number, clean, err := s.begin(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil // it ended before anything was delivered
+	}
 	if err != nil {
 		return fmt.Errorf("queue: run: begin: %w", err)
 	}

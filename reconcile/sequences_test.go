@@ -72,7 +72,9 @@ func (w *world) open() {
 
 // tables has permanent rows "id" and staged rows "batch/id".
 func tables(space string) (changes.Table, bool) {
-	id := func(k, _ []byte) ([]changes.Field, error) { return []changes.Field{{Name: "id", Value: string(k)}}, nil }
+	id := func(k, _ []byte) ([]changes.Field, error) {
+		return []changes.Field{{Name: "id", Value: string(k)}}, nil
+	}
 	switch space {
 	case "rows":
 		return changes.Table{Name: "bsos", Keys: id}, true
