@@ -221,10 +221,9 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]Message, error) {
 func (q *Queue) takeOrWait(max int) ([]Message, *receiver) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.receivers) == 0 {
-		if batch := q.take(max); len(batch) > 0 {
-			return batch, nil
-		}
+	// Nothing is ready while others wait: see handOut.
+	if batch := q.take(max); len(batch) > 0 {
+		return batch, nil
 	}
 	r := &receiver{max: max, batch: make(chan []Message, 1)}
 	if q.err != nil {
