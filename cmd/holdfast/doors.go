@@ -209,6 +209,7 @@ func (h *house) adminDoor(serving context.Context) *admin.Server {
 	s.HandleVerify(verify.Options{
 		DB: h.db, Store: h.objects, Clock: h.clock, Staged: []string{storage.SpaceStaged}, Index: h.index,
 		Pending: verify.PendingIn(h.changes),
+		Checks:  []verify.Check{{Name: "queues", Run: h.queues.Check}},
 	})
 	for pattern, page := range tokenserver.OperatorPages(h.accounts) {
 		s.Handle(pattern, page)
