@@ -303,7 +303,7 @@ func (lw *listWriter) records(ctx context.Context) (missing string, err error) {
 
 // flushLarge sends what has been rendered once that is too much to hold.
 func (lw *listWriter) flushLarge() error {
-	if len(lw.buf) < streamBytes {
+	if len(lw.buf) < lw.server.stream {
 		return nil
 	}
 	return lw.flush()

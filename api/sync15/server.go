@@ -102,6 +102,8 @@ type Server struct {
 	metrics *counters
 	started time.Time
 	active  atomic.Int64
+	// stream is streamBytes, but for tests.
+	stream int
 }
 
 // cachedTokens is how many verified tokens are remembered: a client uses its token
@@ -133,6 +135,7 @@ func New(opts Options) (*Server, error) {
 		bodies:  semaphore.NewWeighted(opts.BodyBudget),
 		metrics: newCounters(opts.Metrics),
 		started: opts.Clock.Now(),
+		stream:  streamBytes,
 	}
 	if opts.RememberReplays > 0 {
 		s.replays = hawk.NewReplayGuard(opts.RememberReplays)

@@ -152,17 +152,15 @@ func TestRequestsAreCountedByWhatTheyDo(t *testing.T) {
 		{"DELETE", "storage/col", "", "delete_collection"},
 		{"DELETE", "storage", "", "delete_all"},
 	} {
-		before := map[string]int{}
-		for _, op := range operations {
-			before[op] = w.counter("syncstorage_request_" + op + "_total")
-		}
+		before := w.counters()
 		r := w.do(c.method, strings.ReplaceAll(c.target, "BATCH", batch), c.body)
 		if r.status == 202 {
 			batch = r.outcome().Batch
 		}
 		var got []string
+		after := w.counters()
 		for _, op := range operations {
-			if w.counter("syncstorage_request_"+op+"_total") > before[op] {
+			if name := "syncstorage_request_" + op + "_total"; after[name] > before[name] {
 				got = append(got, op)
 			}
 		}

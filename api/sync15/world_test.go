@@ -298,18 +298,30 @@ func (w *world) countAll() int { return w.counter("") }
 // counter returns the sum of a counter's series in the Prometheus text.
 func (w *world) counter(series string) int {
 	w.Helper()
-	rec := httptest.NewRecorder()
-	w.metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
 	sum := 0
-	for line := range strings.Lines(rec.Body.String()) {
-		name, _, _ := strings.Cut(strings.Fields(line)[0], "{")
-		if name == series || series == "" && strings.HasPrefix(name, "syncstorage_") && strings.HasSuffix(name, "_total") {
-			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
-			must(w, err)
-			sum += int(n)
+	for name, n := range w.counters() {
+		if name == series || series == "" {
+			sum += n
 		}
 	}
 	return sum
+}
+
+// counters returns the door's counters, each the sum of its series.
+func (w *world) counters() map[string]int {
+	w.Helper()
+	rec := httptest.NewRecorder()
+	w.metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	all := map[string]int{}
+	for line := range strings.Lines(rec.Body.String()) {
+		name, _, _ := strings.Cut(strings.Fields(line)[0], "{")
+		if strings.HasPrefix(name, "syncstorage_") && strings.HasSuffix(name, "_total") {
+			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+			must(w, err)
+			all[name] += int(n)
+		}
+	}
+	return all
 }
 
 // user is a client with a token.
