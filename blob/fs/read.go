@@ -193,6 +193,9 @@ func readFolder(dir string) ([]entry, error) {
 			return nil, err
 		}
 		files, err := f.Readdirnames(-1)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil // removed, hence empty, between the opening and the reading
+		}
 		if err := errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
