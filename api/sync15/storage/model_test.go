@@ -28,6 +28,13 @@ type fixture struct {
 	purges [][]byte
 }
 
+// tester is a *testing.T or a *rapid.T.
+type tester interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
 // counting is a source of random bytes that never repeats.
 type counting struct{ n byte }
 
@@ -39,26 +46,33 @@ func (c *counting) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func newFixture(t interface{ Fatal(...any) }, opts Options) *fixture {
+func newFixture(t tester, opts Options) *fixture {
 	f := &fixture{clock: clock.NewManual(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	f.db = kvtest.NewDB(f.clock)
+	f.open(t, opts)
+	return f
+}
+
+// open opens the store on f.db.
+func (f *fixture) open(t tester, opts Options) {
 	opts.Clock, opts.Random = f.clock, &counting{}
 	if opts.MaxBatchRecords == 0 {
 		opts.MaxBatchRecords, opts.MaxBatchBytes = 1000, 1<<20
 	}
-	opts.SendPurge = func(tx *kv.Tx, message []byte) error {
-		tx.AfterCommit(func(kv.Version, error) { f.purges = append(f.purges, message) })
-		return nil
+	if opts.SendPurge == nil {
+		opts.SendPurge = func(tx *kv.Tx, message []byte) error {
+			tx.AfterCommit(func(kv.Version, error) { f.purges = append(f.purges, message) })
+			return nil
+		}
 	}
 	var err error
 	if f.store, err = Open(context.Background(), f.db, opts); err != nil {
 		t.Fatal(err)
 	}
-	return f
 }
 
 // sweep removes what has expired, as the expiry layer does.
-func (f *fixture) sweep(t *rapid.T) {
+func (f *fixture) sweep(t tester) {
 	ctx := context.Background()
 	for space, remove := range ExpirySpaces() {
 		for again := true; again; {
@@ -91,7 +105,7 @@ func (f *fixture) sweep(t *rapid.T) {
 	}
 }
 
-func (f *fixture) purge(t *rapid.T) {
+func (f *fixture) purge(t tester) {
 	for _, m := range f.purges {
 		for more := true; more; {
 			var err error
@@ -560,7 +574,7 @@ func (f *fixture) checkInfo(t *rapid.T, u User, m *model) {
 }
 
 // checkRows checks the invariants of the package doc over all rows of all users.
-func (f *fixture) checkRows(t *rapid.T) {
+func (f *fixture) checkRows(t tester) {
 	ctx := context.Background()
 	count := func(space string) map[string]string {
 		rows := map[string]string{}
