@@ -84,7 +84,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	config.Flags(root.PersistentFlags())
 	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.queueCommand(), a.syncCommand(), a.configCommand(), a.versionCommand())
-	return root
+	return withSubcommands(root)
 }
 
 // load reads the configuration for a command.
@@ -183,9 +183,14 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func exactArgs(n int) cobra.PositionalArgs {
+func exactArgs(n int) cobra.PositionalArgs { return orUsage(cobra.ExactArgs(n)) }
+
+func minimumArgs(n int) cobra.PositionalArgs { return orUsage(cobra.MinimumNArgs(n)) }
+
+// orUsage makes a wrong number of arguments wrong usage.
+func orUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+		if err := check(cmd, args); err != nil {
 			return &usageError{fmt.Errorf("%w: usage: %s", err, cmd.UseLine())}
 		}
 		return nil
@@ -195,11 +200,16 @@ func exactArgs(n int) cobra.PositionalArgs {
 // withSubcommands makes a command without an action of its own refuse to run.
 func withSubcommands(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		return &usageError{fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())}
+		err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			err = fmt.Errorf("%w; did you mean %s?", err, near[0])
+		}
+		return &usageError{err}
 	}
 	return cmd
 }

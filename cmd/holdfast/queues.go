@@ -97,7 +97,7 @@ func (a *app) queueDeadCommand() *cobra.Command {
 }
 
 func (a *app) deadLetterCommand(name, short, done string) *cobra.Command {
-	cmd := &cobra.Command{Use: name + " QUEUE [ID...]", Short: short, Args: cobra.MinimumNArgs(1)}
+	cmd := &cobra.Command{Use: name + " QUEUE [ID...]", Short: short, Args: minimumArgs(1)}
 	all := cmd.Flags().Bool("all", false, "all dead letters of the queue")
 	cmd.RunE = a.withOperator(func(ctx context.Context, o *operator, args []string) error {
 		if *all == (len(args) > 1) {
