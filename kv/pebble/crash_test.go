@@ -1,9 +1,11 @@
 package pebble
 
 import (
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,11 +141,28 @@ func TestCleanCloseKeepsVersionsNearTheClock(t *testing.T) {
 	}
 }
 
-// gate is a disk whose syncs of the log wait until it is opened.
+// gate is a disk whose syncs wait while it is closed.
 type gate struct {
 	vfs.FS
-	closed chan struct{} // syncs wait for it, if not nil
-	at     chan struct{} // gets a value when a sync begins to wait
+	open atomic.Pointer[chan struct{}] // syncs wait until it is closed
+	at   chan struct{}                 // gets a value when a sync begins to wait
+}
+
+func newGate() *gate {
+	g := &gate{FS: vfs.NewMem(), at: make(chan struct{}, 1)}
+	g.close()()
+	return g
+}
+
+// close closes the gate and returns the function that opens it.
+func (g *gate) close() func() {
+	open := make(chan struct{})
+	g.open.Store(&open)
+	select {
+	case <-g.at: // left over
+	default:
+	}
+	return func() { close(open) }
 }
 
 func (g *gate) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
@@ -166,26 +185,20 @@ func (g *gate) wait() {
 	case g.at <- struct{}{}:
 	default:
 	}
-	<-g.closed
+	<-*g.open.Load()
 }
 
 // TestReadsWaitForTheSyncOfWhatTheySaw holds up the sync of a commit that writes
 // a row, deletes another and carries a feed entry. Nothing of it is returned, nor
 // is the absence of what it deleted, but reads of other rows go on.
 func TestReadsWaitForTheSyncOfWhatTheySaw(t *testing.T) {
-	open := make(chan struct{})
-	close(open)
-	g := &gate{FS: vfs.NewMem(), closed: open, at: make(chan struct{}, 1)}
+	g := newGate()
 	e := openOn(t, g, clock.NewManual(testStart()))
 	mustCreate(t, e, "s", kv.SpaceOptions{FeedShards: 1, FeedRetention: time.Hour})
 	mustCreate(t, e, "calm", kv.SpaceOptions{})
 	mustCommit(t, e, put("s", "deleted", "old"), put("s", "written", "old"), put("s", "other", "old"))
 	mustCommit(t, e, put("calm", "row", "old"))
-	for len(g.at) > 0 {
-		<-g.at
-	}
-	release := make(chan struct{})
-	g.closed = release
+	release := g.close()
 	committed := make(chan error, 1)
 	go func() {
 		w := put("s", "written", "new")
@@ -244,13 +257,58 @@ func TestReadsWaitForTheSyncOfWhatTheySaw(t *testing.T) {
 			}
 		}
 	}
-	close(release)
+	release()
 	for name, done := range results {
 		if err := <-done; err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if err := <-committed; err != nil {
+		t.Error(err)
+	}
+	mustClose(t, e)
+}
+
+// TestReadsDuringADropWaitForItsSync: that rows are gone is not told before it is
+// certain, and then it is told that the space is gone.
+func TestReadsDuringADropWaitForItsSync(t *testing.T) {
+	g := newGate()
+	e := openOn(t, g, clock.NewManual(testStart()))
+	mustCreate(t, e, "s", kv.SpaceOptions{FeedShards: 1, FeedRetention: time.Hour})
+	w := put("s", "k", "v")
+	w.Feed = []byte("entry")
+	mustCommit(t, e, w)
+	release := g.close()
+	dropped := make(chan error, 1)
+	go func() { dropped <- e.DropSpace(t.Context(), "s") }()
+	<-g.at
+	s, err := e.space("s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := append(append([]byte(nil), s.rows...), 'k'); ; {
+		_, closer, err := e.db.Get(key)
+		if err != nil {
+			break // the drop can be seen
+		}
+		_ = closer.Close()
+	}
+	results := make(chan error, 3)
+	go func() { _, err := e.Get(t.Context(), []kv.Ref{{Space: "s", Key: []byte("k")}}); results <- err }()
+	go func() { _, err := e.ReadFeed(t.Context(), "s", 0, "", 1); results <- err }()
+	go func() { results <- e.Scan(t.Context(), "s", kv.Range{}, func(kv.Row) bool { return true }) }()
+	for countStacks("(*Engine).settleSpace(") < cap(results) {
+		if len(results) > 0 {
+			t.Fatalf("a read returned before the drop was durable: %v", <-results)
+		}
+	}
+	release()
+	for range cap(results) {
+		if err := <-results; !errors.Is(err, kv.ErrSpaceNotFound) {
+			t.Errorf("read during a drop: %v", err)
+		}
+	}
+	if err := <-dropped; err != nil {
 		t.Error(err)
 	}
 	mustClose(t, e)
