@@ -18,19 +18,28 @@ import (
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
 )
 
-// gcPercent trades memory for time. The engine's memory lies outside of Go's heap,
-// which is a few MB; collecting it each time that it has doubled would take more
-// time than small requests do.
-const gcPercent = 400
+// Memory of Go's own, beside that of the engine, which lies outside of it. Its live
+// part is a few MB; collecting it each time that it has doubled would take more time
+// than small requests do. Beyond the limit, which large requests reach, it is collected
+// as often as that takes.
+const (
+	gcPercent   = 400
+	memoryLimit = 128 << 20
+)
 
 func main() {
-	if os.Getenv("GOGC") == "" {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(gcPercent)
+		debug.SetMemoryLimit(memoryLimit)
 	}
+	os.Exit(runProcess())
+}
+
+func runProcess() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	a := &app{env: os.Environ(), out: os.Stdout, errOut: os.Stderr}
-	os.Exit(a.run(ctx, os.Args[1:]))
+	return a.run(ctx, os.Args[1:])
 }
 
 // app is the program, apart from the process that it runs in.

@@ -37,7 +37,7 @@ type Options struct {
 }
 
 // DefaultCacheBytes is the default of Options.CacheBytes.
-const DefaultCacheBytes = 64 << 20
+const DefaultCacheBytes = 32 << 20
 
 // ErrInUse says that another process has the folder open.
 var ErrInUse = errors.New("it is in use by another holdfast process")
