@@ -127,6 +127,7 @@ func (s *Server) refuse(rq *request, err error) *answer {
 	case errors.As(err, &pre):
 		return modifiedAnswer(http.StatusPreconditionFailed, pre.Modified, nil)
 	case errors.Is(err, storage.ErrNotFound):
+		s.metrics.mistake("request.process.missing_bso")
 		return errorAnswer(http.StatusNotFound, bso.CodeOther)
 	case errors.Is(err, storage.ErrNoBatch):
 		s.metrics.mistake("request.validate.batch.invalid_id")

@@ -2,6 +2,7 @@ package sync15
 
 import (
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-dev/holdfast/changes"
 )
 
 func TestABatchIsInvisibleUntilItsCommitAndThenHasOneTime(t *testing.T) {
@@ -273,4 +276,64 @@ func TestManyAppendsMakeOneAtomicCommit(t *testing.T) {
 	w.do("POST", "storage/col?commit=true&batch="+id, "[]").want(200)
 	w.do("GET", "info/collection_counts", "").says(200, `{"col":1000}`)
 	w.do("GET", "storage/col", "").want(200).has("X-Weave-Records", "1000")
+}
+
+// records returns the change records that were sent and not yet worked off, in the
+// words of a reader: table, kind, tag and the links of each change.
+func (w *world) records() []string {
+	w.Helper()
+	waiting, err := w.changes.Peek(w.Context(), 100)
+	must(w, err)
+	var all []string
+	for _, m := range waiting {
+		r, err := changes.Decode(m.Payload)
+		must(w, err)
+		for _, mod := range r.Mods {
+			content := func(link string) string {
+				if link == "" {
+					return "-"
+				}
+				o, _, err := w.memory.Get(w.Context(), strings.TrimPrefix(link, "mem://test/"), 0, -1)
+				must(w, err)
+				b, err := io.ReadAll(o)
+				must(w, err)
+				return string(b)
+			}
+			all = append(all, fmt.Sprintf("%s %s %q %s>%s", r.TableName, r.ModType, r.TransactionTag, content(mod.Old), content(mod.New)))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestChangeRecordsOfABatchTellAHandoverFromARelease(t *testing.T) {
+	w := newWorld(t, setup{offload: []string{"col"}})
+	w.put("col", "b", "old")
+	w.reconcile()
+	id := w.batch("col", `[{"id":"a","payload":"A"},{"id":"b","payload":"B"},{"id":"c","payload":"C"}]`)
+	want := []string{`batch_bsos INSERT "" ->A`, `batch_bsos INSERT "" ->B`, `batch_bsos INSERT "" ->C`}
+	if diff := cmp.Diff(want, w.records()); diff != "" {
+		t.Errorf("start (-want +got):\n%s", diff)
+	}
+	w.reconcile()
+	w.do("POST", "storage/col?commit=true&batch="+id, `[{"id":"c","payload":"D"}]`).want(200)
+	want = []string{
+		`batch_bsos DELETE "batch_commit" A>-`, `batch_bsos DELETE "batch_commit" B>-`, `batch_bsos DELETE "batch_commit" C>-`,
+		`bsos INSERT "batch_commit" ->A`, `bsos INSERT "batch_commit" ->D`, `bsos UPDATE "batch_commit" C>-`, `bsos UPDATE "batch_commit" old>B`,
+	}
+	if diff := cmp.Diff(want, w.records()); diff != "" {
+		t.Errorf("commit (-want +got):\n%s", diff)
+	}
+	w.reconcile()
+	w.wantPayloads("A*", "B*", "D*")
+	w.do("PUT", "storage/col/a", `{"ttl":5}`).want(200)
+	w.batch("col", `[{"id":"x","payload":"X"}]`)
+	w.reconcile()
+	w.clock.Advance(3 * time.Hour)
+	w.sweep()
+	for _, r := range w.records() {
+		if strings.Contains(r, "batch_commit") || !strings.Contains(r, " DELETE ") {
+			t.Errorf("after the sweep: %s", r)
+		}
+	}
 }

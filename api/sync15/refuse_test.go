@@ -38,7 +38,7 @@ type refusal struct {
 var refusals = map[string]refusal{
 	"bso.Error":              {&bso.Error{Status: 413, Code: 17, Metric: "request.validate.request_bytes_exceeded"}, 413, "17", false, false, "request_validate_request_bytes_exceeded"},
 	"hawk.Error":             {&hawk.Error{Reason: hawk.Expired}, 401, "0", false, false, "request_error_hawk_expired"},
-	"storage.ErrNotFound":    {storage.ErrNotFound, 404, "0", false, false, ""},
+	"storage.ErrNotFound":    {storage.ErrNotFound, 404, "0", false, false, "request_process_missing_bso"},
 	"storage.ErrNoBatch":     {storage.ErrNoBatch, 400, "0", false, false, "request_validate_batch_invalid_id"},
 	"storage.ErrOverQuota":   {storage.ErrOverQuota, 403, "14", false, false, ""},
 	"storage.ErrChanged":     {storage.ErrChanged, 503, "0", true, false, "storage_conflict"},

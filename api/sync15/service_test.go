@@ -210,3 +210,40 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 		t.Errorf("without metrics and log: %d", rec.Code)
 	}
 }
+
+func TestMistakesOfClientsAreCountedUnderTheirNames(t *testing.T) {
+	w := newWorld(t, setup{})
+	for _, c := range []struct{ metric, method, target, body, header string }{
+		{"request.error.invalid_content_type", "PUT", "storage/col/a", "{}", "Content-Type: image/png"},
+		{"request.validate.request_bytes_exceeded", "PUT", "storage/col/a", strings.Repeat(" ", 3<<20), ""},
+		{"request.validate.payload_too_large", "PUT", "storage/col/a", `{"payload":"` + strings.Repeat("x", 2_621_441) + `"}`, ""},
+		{"request.validate.invalid_body_json", "PUT", "storage/col/a", "{", ""},
+		{"request.validate.bad_bso_body", "PUT", "storage/col/a", "[]", ""},
+		{"request.validate.invalid_accept_header", "GET", "storage/col", "", "Accept: x/y"},
+		{"request.validate.mod_header.negative", "GET", "storage/col", "", "X-If-Modified-Since: -1"},
+		{"request.validate.hawk.invalid_uid", "GET", "/1.5/1/info/quota", "", ""},
+		{"request.validate.batch.size_exceeded", "POST", "storage/col", "[]", "X-Weave-Records: 101"},
+		{"request.validate.batch.invalid_x_weave", "POST", "storage/col", "[]", "X-Weave-Records: x"},
+		{"request.validate.batch.missing_id", "POST", "storage/col?commit=true", "[]", ""},
+		{"request.validate.batch.invalid_id", "POST", "storage/col?batch=x", "[]", ""},
+		{"request.validate.batch.invalid_id", "POST", "storage/col?batch=AAAAAAAAAAAAAAAAAAAAAA", "[]", ""},
+		{"request.store.missing_bso_id", "POST", "storage/col", "[{}]", ""},
+		{"request.store.duplicate_bso_id", "POST", "storage/col", `[{"id":"a"},{"id":"a"}]`, ""},
+		{"request.process.known_bad_bso", "PUT", "storage/crypto/a", `{"payload":"IV\":\"AAAAAAAAAAAAAAAAAAAAAA==\""}`, ""},
+		{"request.process.missing_bso", "GET", "storage/col/nobody", "", ""},
+		{"request.process.missing_bso", "DELETE", "storage/col/nobody", "", ""},
+		{"request.process.invalid_bso", "GET", "storage/col/%07", "", ""},
+		{"request.process.invalid_collection", "GET", "storage/b@d", "", ""},
+	} {
+		before := w.counters()
+		headers := []string{c.header}
+		if c.header == "" {
+			headers = nil
+		}
+		r := w.do(c.method, c.target, c.body, headers...)
+		name := "syncstorage_" + strings.ReplaceAll(c.metric, ".", "_") + "_total"
+		if after := w.counters(); after[name] != before[name]+1 || r.status < 400 {
+			t.Errorf("%s %s: status %d, %s counts %d, before %d", c.method, c.target, r.status, c.metric, after[name], before[name])
+		}
+	}
+}

@@ -208,10 +208,26 @@ func (w *world) openQueues() {
 	w.Cleanup(func() {
 		w.engine.Reset()
 		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) { // canceled: it had not begun
+		if err := <-done; err != nil {
 			w.Errorf("queues: %v", err)
 		}
 	})
+	w.awaitDelivery(w.changes)
+	w.awaitDelivery(w.purges)
+}
+
+// awaitDelivery returns when a queue delivers messages, so that faults of a test
+// do not meet its beginning.
+func (w *world) awaitDelivery(q *queue.Queue) {
+	w.Helper()
+	_, err := w.plain.Update(w.Context(), func(tx *kv.Tx) error {
+		return q.Send(tx, queue.Outgoing{Key: []byte("first")})
+	})
+	must(w, err)
+	first, err := q.Receive(w.Context(), 1)
+	must(w, err)
+	_, err = w.plain.Update(w.Context(), func(tx *kv.Tx) error { return q.Ack(tx, first[0].Key) })
+	must(w, err)
 }
 
 func must(t testing.TB, err error) {

@@ -2,7 +2,6 @@ package sync15
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -278,9 +277,7 @@ func (s *Server) delete(ctx context.Context, rq *request) (*answer, error) {
 		}
 		return writtenAnswer(t, []byte("{}")), nil
 	case bso.Item:
-		if t, err = store.Delete(ctx, rq.user, collection, rq.route.ID, rq.pre); errors.Is(err, storage.ErrNotFound) {
-			s.metrics.mistake("request.process.missing_bso")
-		}
+		t, err = store.Delete(ctx, rq.user, collection, rq.route.ID, rq.pre)
 	default:
 		var ids []string
 		if ids, err = bso.ParseDeletion(rq.query); err != nil {
