@@ -340,3 +340,44 @@ func TestABrokenPurgeMessageIsAnError(t *testing.T) {
 		t.Errorf("state is\n%s", got)
 	}
 }
+
+func TestRecordsOfAListingThatHasChangedAreAnError(t *testing.T) {
+	for name, change := range map[string]func(f *faulty) error{
+		"update": func(f *faulty) error {
+			_, err := f.store.Put(context.Background(), f.user, "bookmarks", patch("a", "new", 0), none)
+			return err
+		},
+		"delete": func(f *faulty) error {
+			_, err := f.store.Delete(context.Background(), f.user, "bookmarks", "a", none)
+			return err
+		},
+		"delete and put": func(f *faulty) error {
+			_, err := f.store.DeleteAll(context.Background(), f.user, none)
+			_, err2 := f.store.Put(context.Background(), f.user, "bookmarks", patch("a", "new", 0), none)
+			return errors.Join(err, err2)
+		},
+	} {
+		f := newFaulty(t, Options{}, kvtest.ModelLimits)
+		f.prepare(t)
+		l, err := f.store.List(t.Context(), f.user, "bookmarks", bso.Query{Full: true, Newer: new(Timestamp)})
+		must(t, err)
+		if l.Whole() {
+			t.Fatal("the records were read with the listing")
+		}
+		must(t, change(f))
+		err = l.Records(t.Context(), func(records []Record) error {
+			for _, r := range records {
+				if string(r.Payload) == "new" {
+					t.Errorf("%s: a record of another cut is handed out", name)
+				}
+			}
+			return nil
+		})
+		if name == "update" && !errors.Is(err, ErrChanged) || err != nil && !errors.Is(err, ErrChanged) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if err := l.Check(t.Context()); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s: Check says %v", name, err)
+		}
+	}
+}
