@@ -218,7 +218,7 @@ func (d *Driver) Finalize(ctx context.Context, name string) (found bool, err err
 		return err
 	})
 	if err != nil || !found {
-		return false, err
+		return false, cmp.Or(err, d.present())
 	}
 	// Also if it was finalized before: whoever did that may have crashed, or may
 	// still be waiting for the sync.
@@ -240,6 +240,11 @@ func (d *Driver) Delete(ctx context.Context, name string, cond blob.Condition) (
 	})
 	if err != nil {
 		return false, err
+	}
+	if !removed {
+		if err := d.present(); err != nil {
+			return false, err
+		}
 	}
 	// Also if there was nothing to remove: whoever did that may have crashed.
 	if err := d.disk.syncDir(at.dir); err != nil {

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,6 +151,24 @@ func (d *Driver) Close() error {
 		return fmt.Errorf("fs: close %s: %w", d.root, err)
 	}
 	return nil
+}
+
+// present returns an error if the store itself is gone: its folder was removed, or
+// the disk that it is on was unmounted. Nobody may then be told that an object does
+// not exist, because a change record whose object does not exist is done with.
+func (d *Driver) present() error {
+	if _, err := os.Stat(filepath.Join(d.root, markerName)); err != nil {
+		return fmt.Errorf("the store is gone: %w", err)
+	}
+	return nil
+}
+
+// unlessGone returns err, but blob.ErrNotFound only of a store that is there.
+func (d *Driver) unlessGone(err error) error {
+	if !errors.Is(err, blob.ErrNotFound) {
+		return err
+	}
+	return cmp.Or(d.present(), err)
 }
 
 // prepareRoot makes sure that root is a folder with a marker of our version.

@@ -30,7 +30,7 @@ func (d *Driver) Get(ctx context.Context, name string, offset, length int64) (io
 	}
 	f, attrs, err := openObject(d.locate(name), name)
 	if err != nil {
-		return nil, blob.Attrs{}, err
+		return nil, blob.Attrs{}, d.unlessGone(err)
 	}
 	offset = min(offset, attrs.Size)
 	rest := attrs.Size - offset
@@ -45,7 +45,8 @@ func (d *Driver) Stat(ctx context.Context, name string) (blob.Attrs, error) {
 	if err := ctx.Err(); err != nil {
 		return blob.Attrs{}, err
 	}
-	return statObject(d.locate(name), name)
+	attrs, err := statObject(d.locate(name), name)
+	return attrs, d.unlessGone(err)
 }
 
 func statObject(at location, name string) (blob.Attrs, error) {
@@ -112,6 +113,9 @@ var errStopped = errors.New("listing stopped")
 func (d *Driver) List(ctx context.Context, prefix, after string, fn func(blob.Attrs) bool) error {
 	l := &listing{driver: d, ctx: ctx, prefix: prefix, after: after, fn: fn}
 	err := l.walk(d.objects, "")
+	if err == nil {
+		err = d.present() // else what was not listed may exist all the same
+	}
 	if errors.Is(err, errStopped) {
 		return nil
 	}
