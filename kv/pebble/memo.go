@@ -69,6 +69,9 @@ func (m *memo) clock(hash uint64) uint64 {
 
 // learn remembers what was read after clock.
 func (m *memo) learn(l *lookup, seen sighting) {
+	if !l.remember {
+		return
+	}
 	second := maphash.Bytes(m.seed, l.key)
 	s := m.at(l.hash)
 	s.mu.Lock()

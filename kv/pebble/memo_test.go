@@ -16,7 +16,7 @@ func TestMemoForgetsWhatAReaderSawBeforeACommit(t *testing.T) {
 	defer mustClose(t, e)
 	mustCreate(t, e, "s", kv.SpaceOptions{})
 	before := mustCommit(t, e, put("s", "k", "old"))
-	looked, err := e.lookups([]kv.Ref{{Space: "s", Key: []byte("k")}})
+	looked, err := e.lookups([]kv.Ref{{Space: "s", Key: []byte("k"), IncludeExpired: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,10 @@ func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 // lookup is a row that is about to be read.
 type lookup struct {
 	place
-	clock uint64 // of the memo, before the read
+	// remember: the memo is to learn what is read. Reads that include expired
+	// rows are those of transactions, whose commits will ask for it.
+	remember bool
+	clock    uint64 // of the memo, before the read; only if remember
 }
 
 // lookups resolves the refs of a call.
@@ -76,7 +79,9 @@ func (e *Engine) lookups(refs []kv.Ref) ([]lookup, error) {
 		if buf, err = e.locate(&l.place, refs[i].Space, refs[i].Key, buf); err != nil {
 			return nil, err
 		}
-		l.clock = e.memo.clock(l.hash)
+		if l.remember = refs[i].IncludeExpired; l.remember {
+			l.clock = e.memo.clock(l.hash)
+		}
 	}
 	return found, nil
 }
