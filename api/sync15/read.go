@@ -14,9 +14,15 @@ import (
 	"github.com/holdfast-dev/holdfast/offload"
 )
 
-// requestTimeout bounds what a request does with the engine and the object store.
-// It is far below the 30 days for which an object waits to be finalized.
-const requestTimeout = 2 * time.Minute
+// Bounds of what a request does with the engine and the object store.
+const (
+	// requestTimeout counts from when the body is there. It is far below the 30
+	// days for which an object waits to be finalized.
+	requestTimeout = 2 * time.Minute
+	// listTimeout is for the listing of a collection, which includes the sending of
+	// it: as long as the program gives to a request as a whole.
+	listTimeout = 5 * time.Minute
+)
 
 func (s *Server) getConfiguration() (*answer, error) {
 	body, err := s.opts.Limits.AppendConfiguration(nil)
@@ -192,6 +198,8 @@ func (s *Server) getCollection(ctx context.Context, w http.ResponseWriter, rq *r
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	var gone string
 	for range readAttempts {
 		l, err := s.opts.Store.List(ctx, rq.user, rq.route.Collection, q)

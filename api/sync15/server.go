@@ -313,6 +313,14 @@ func (s *Server) act(w http.ResponseWriter, rq *request) (*answer, error) {
 	}
 	op := operation(rq)
 	s.metrics.request(op, origin)
+	switch op {
+	case "put_bso": // whose time begins when the body is there
+		return s.putRecord(rq.Context(), rq)
+	case "post_collection":
+		return s.postCollection(rq.Context(), rq)
+	case "get_collection": // which may be long, on a slow line
+		return s.getCollection(rq.Context(), w, rq)
+	}
 	ctx, cancel := context.WithTimeout(rq.Context(), requestTimeout)
 	defer cancel()
 	switch op {
@@ -320,14 +328,8 @@ func (s *Server) act(w http.ResponseWriter, rq *request) (*answer, error) {
 		return s.getConfiguration()
 	case "get_collections", "get_collection_counts", "get_collection_usage", "get_quota":
 		return s.getInfo(ctx, rq)
-	case "get_collection":
-		return s.getCollection(ctx, w, rq)
 	case "get_bso":
 		return s.getRecord(ctx, rq)
-	case "put_bso":
-		return s.putRecord(ctx, rq)
-	case "post_collection":
-		return s.postCollection(ctx, rq)
 	default:
 		return s.delete(ctx, rq)
 	}

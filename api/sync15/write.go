@@ -14,13 +14,21 @@ import (
 	"github.com/holdfast-dev/holdfast/offload"
 )
 
-// commitTimeout is how long a write is tried again when others are in its way.
-const commitTimeout = 5 * time.Second
+// How long a write is tried again when others are in its way. The commit of a batch
+// may hold so much that a slow machine needs longer for a single try.
+const (
+	commitTimeout = 5 * time.Second
+	batchTimeout  = time.Minute
+)
 
 // committing returns the context of a commit. A client that goes away must not
 // leave a commit half known, so its context does not count.
-func committing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+func committing(ctx context.Context, batch bso.Batch) (context.Context, context.CancelFunc) {
+	timeout := commitTimeout
+	if batch.Commit && !batch.Plain() {
+		timeout = batchTimeout
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
 
 // body is a request body in memory, within the server's budget.
@@ -29,8 +37,13 @@ type body struct {
 	release func()
 }
 
+// smallBody is up to what size a body is read without waiting for memory: it costs
+// little more than its connection does. So many slow uploads do not keep others
+// from changing their small records.
+const smallBody = 16 << 10
+
 // readBody reads a whole body of at most the collection's size, once there is
-// memory for it.
+// memory for it. How long the client may take is up to the http.Server.
 func (s *Server) readBody(ctx context.Context, rq *request, limits bso.CollectionLimits) (body, error) {
 	if err := limits.CheckLength(rq.ContentLength); err != nil {
 		return body{}, err
@@ -39,10 +52,15 @@ func (s *Server) readBody(ctx context.Context, rq *request, limits bso.Collectio
 	if reserve < 0 {
 		reserve = limits.MaxRequestBytes
 	}
-	if err := s.bodies.Acquire(ctx, reserve); err != nil {
-		return body{}, fmt.Errorf("%w: no memory for the body: %w", errRetry, err)
+	b := body{release: func() {}}
+	if reserve > smallBody {
+		waiting, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		if err := s.bodies.Acquire(waiting, reserve); err != nil {
+			return body{}, fmt.Errorf("%w: no memory for the body: %w", errRetry, err)
+		}
+		b.release = func() { s.bodies.Release(reserve) }
 	}
-	b := body{release: func() { s.bodies.Release(reserve) }}
 	var err error
 	if rq.ContentLength >= 0 {
 		b.bytes = make([]byte, rq.ContentLength)
@@ -75,6 +93,8 @@ func (s *Server) putRecord(ctx context.Context, rq *request) (*answer, error) {
 		return nil, err
 	}
 	defer b.release()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	update, err := bso.ParsePut(b.bytes, format, collection, rq.route.ID, limits)
 	if err != nil {
 		return nil, err
@@ -113,6 +133,8 @@ func (s *Server) postCollection(ctx context.Context, rq *request) (*answer, erro
 		return nil, err
 	}
 	defer b.release()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	post, err := bso.ParsePost(b.bytes, format, collection, limits)
 	if err != nil {
 		return nil, err
@@ -178,7 +200,7 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 	commit func(context.Context) (unwritten []string, err error)) error {
 	at := s.toUpload(rq, patches)
 	if len(at) == 0 {
-		ctx, cancel := committing(ctx)
+		ctx, cancel := committing(ctx, batch)
 		defer cancel()
 		_, err := commit(ctx)
 		return err
@@ -201,7 +223,7 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 		p := &patches[at[n]]
 		p.Link, p.Size = link, len(p.Payload)
 	}
-	commitCtx, cancel := committing(ctx) // its time begins after the uploads
+	commitCtx, cancel := committing(ctx, batch) // its time begins after the uploads
 	defer cancel()
 	unwritten, err := commit(commitCtx)
 	uploads.Settle(ctx, err)
@@ -265,7 +287,7 @@ func (s *Server) tellQuota(ctx context.Context, rq *request, a *answer) {
 }
 
 func (s *Server) delete(ctx context.Context, rq *request) (*answer, error) {
-	ctx, cancel := committing(ctx)
+	ctx, cancel := committing(ctx, bso.Batch{})
 	defer cancel()
 	store, collection := s.opts.Store, rq.route.Collection
 	var t bso.Timestamp

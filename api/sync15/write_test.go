@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -313,7 +314,7 @@ func TestLimitsOfACollectionTakeThePlaceOfTheOthers(t *testing.T) {
 }
 
 func TestABodyIsCutAtTheLimitWithOrWithoutContentLength(t *testing.T) {
-	w := newWorld(t, setup{door: func(o *Options) { o.Limits.MaxRequestBytes, o.BodyBudget = 1000, 1000 }})
+	w := newWorld(t, setup{door: func(o *Options) { o.Limits.MaxRequestBytes, o.BodyBudget = 20_000, 20_000 }})
 	send := func(n int, chunked bool) reply {
 		body := `{"payload":"` + strings.Repeat("x", n-14) + `"}`
 		r := w.request(w.user, "PUT", "storage/col/a", strings.NewReader(body))
@@ -323,10 +324,10 @@ func TestABodyIsCutAtTheLimitWithOrWithoutContentLength(t *testing.T) {
 		return w.serve(r)
 	}
 	for _, chunked := range []bool{false, true} {
-		send(1000, chunked).want(200)
-		send(1001, chunked).says(413, "17")
-		send(20_000, chunked).says(413, "17")
-		send(1000, chunked).want(200) // the budget is free again
+		send(20_000, chunked).want(200)
+		send(20_001, chunked).says(413, "17")
+		send(100_000, chunked).says(413, "17")
+		send(20_000, chunked).want(200) // the budget is free again
 	}
 	// A body that ends before its Content-Length, or fails.
 	r := w.request(w.user, "PUT", "storage/col/a", strings.NewReader(`{}`))
@@ -335,7 +336,7 @@ func TestABodyIsCutAtTheLimitWithOrWithoutContentLength(t *testing.T) {
 	r = w.request(w.user, "POST", "storage/col", nil)
 	r.Body, r.ContentLength = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF)), -1
 	w.serve(r).says(400, "8")
-	send(1000, false).want(200)
+	send(20_000, false).want(200)
 }
 
 func TestAnEndlessChunkedBodyOverAConnectionIsRefused(t *testing.T) {
@@ -372,23 +373,50 @@ func TestAnEndlessChunkedBodyOverAConnectionIsRefused(t *testing.T) {
 }
 
 func TestABodyWaitsForMemoryUntilItsClientGivesUp(t *testing.T) {
-	w := newWorld(t, setup{door: func(o *Options) { o.Limits.MaxRequestBytes, o.BodyBudget = 1000, 1000 }})
+	w := newWorld(t, setup{door: func(o *Options) { o.Limits.MaxRequestBytes, o.BodyBudget = 40_000, 40_000 }})
 	pr, pw := io.Pipe()
 	slow := w.request(w.user, "PUT", "storage/col/slow", pr)
-	slow.ContentLength = 600
+	slow.ContentLength = 24_000
 	slowDone := make(chan reply)
 	go func() { slowDone <- w.serve(slow) }()
 	_, err := pw.Write([]byte(`{"payload":"`)) // returns once the server reads, so has its memory
 	must(t, err)
 	// Another one that does not fit waits, and gives up with its client.
 	ctx, cancel := context.WithCancel(t.Context())
-	r := w.request(w.user, "PUT", "storage/col/b", strings.NewReader(`{"payload":"`+strings.Repeat("x", 500)+`"}`))
+	r := w.request(w.user, "PUT", "storage/col/b", strings.NewReader(`{"payload":"`+strings.Repeat("x", 20_000)+`"}`))
 	done := make(chan reply)
 	go func() { done <- w.serve(r.WithContext(ctx)) }()
 	cancel()
 	(<-done).want(503).has("Retry-After", "10")
-	_, err = pw.Write([]byte(strings.Repeat("y", 586) + `"}`))
+	// A small one does not wait, whoever else does.
+	r = w.request(w.user, "PUT", "storage/col/c", strings.NewReader(`{"payload":"`+strings.Repeat("x", 20_000)+`"}`))
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { done <- w.serve(r.WithContext(ctx)) }()
+	w.do("PUT", "storage/col/small", `{"payload":"x"}`).want(200)
+	cancel()
+	(<-done).want(503)
+	_, err = pw.Write([]byte(strings.Repeat("y", 23_986) + `"}`))
 	must(t, err)
 	(<-slowDone).want(200)
-	w.do("PUT", "storage/col/b", `{"payload":"`+strings.Repeat("x", 900)+`"}`).want(200)
+	w.do("PUT", "storage/col/b", `{"payload":"`+strings.Repeat("x", 39_000)+`"}`).want(200)
+}
+
+func TestTheTimeOfAWriteBeginsWhenItsBodyIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{offload: []string{"bookmarks"}})
+		for _, method := range []string{"PUT", "POST"} {
+			path, body := "storage/bookmarks/a", `{"payload":"x"}`
+			if method == "POST" {
+				path, body = "storage/bookmarks", `[{"id":"b","payload":"x"}]`
+			}
+			pr, pw := io.Pipe()
+			r := w.request(w.user, method, path, pr)
+			r.ContentLength = int64(len(body))
+			go func() {
+				time.Sleep(requestTimeout + time.Minute) // a slow line
+				pw.Write([]byte(body))
+			}()
+			w.serve(r).want(200)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -170,5 +171,50 @@ func TestNamesOfCollectionsGetTheirNumbersOnce(t *testing.T) {
 	name, err := f.store.name(ctx, 104)
 	if err != nil || name != "fourth" {
 		t.Errorf("104 is %q, %v", name, err)
+	}
+}
+
+func TestLargeRecordsNamedInAQueryAreNotHeldTogether(t *testing.T) {
+	const records, size = 25, loadBytes / 5
+	f := newFixture(t, Options{})
+	u := User{UID: 1}
+	var q bso.Query
+	q.Full, q.Sort = true, bso.Oldest
+	for i := range records {
+		id := fmt.Sprintf("r%02d", i)
+		q.IDs = append(q.IDs, id)
+		p := Patch{Update: bso.Update{ID: id, HasPayload: true, Payload: bytes.Repeat([]byte{byte('a' + i)}, size)}}
+		if _, err := f.store.Put(t.Context(), u, "large", p, bso.Precondition{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := f.store.List(t.Context(), u, "large", q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Whole() || len(l.Items) != records {
+		t.Fatalf("%d items, read as a whole: %v", len(l.Items), l.Whole())
+	}
+	n := 0
+	err = l.Records(t.Context(), func(chunk []Record) error {
+		sum := 0
+		for i := range chunk {
+			sum += len(chunk[i].Payload)
+			if chunk[i].ID != q.IDs[n] || len(chunk[i].Payload) != size || chunk[i].Payload[0] != byte('a'+n) {
+				t.Errorf("record %d is %s", n, chunk[i].ID)
+			}
+			n++
+		}
+		if sum > chunkBytes {
+			t.Errorf("a chunk of %d bytes", sum)
+		}
+		return nil
+	})
+	if err != nil || n != records {
+		t.Errorf("%d records, %v", n, err)
+	}
+	q.IDs = q.IDs[:3]
+	if l, err = f.store.List(t.Context(), u, "large", q); err != nil || !l.Whole() {
+		t.Errorf("few bytes are not kept: %v", err)
 	}
 }

@@ -55,6 +55,9 @@ const (
 	// chunkBytes and chunkRecords bound what Records hands out at once.
 	chunkBytes   = 4 << 20
 	chunkRecords = 256
+	// idsAtOnce is how many of the records named in a query are read together,
+	// whatever their sizes.
+	idsAtOnce = 10
 	// listAttempts is how often a listing is begun anew because the collection
 	// changed meanwhile.
 	listAttempts = 8
@@ -184,7 +187,8 @@ func (l *Listing) cut(limit *uint32) {
 	}
 }
 
-// readIDs lists the records named.
+// readIDs lists the records named. It keeps their payloads if these are few bytes,
+// else [Listing.Records] reads them again, a chunk at a time.
 func (l *Listing) readIDs(ctx context.Context, q bso.Query) error {
 	ids := slices.Clone(q.IDs)
 	slices.Sort(ids)
@@ -193,22 +197,35 @@ func (l *Listing) readIDs(ctx context.Context, q bso.Query) error {
 	for i, id := range ids {
 		refs[i] = kv.Ref{Space: SpaceRecords, Key: l.place.recordKey(id)}
 	}
-	rows, err := l.store.db.Get(ctx, refs...)
-	if err != nil {
-		return err
-	}
-	found := make([]Record, 0, len(rows))
-	for i, row := range rows {
-		if !row.Exists() {
-			continue
-		}
-		rec, err := decodeRecord(ids[i], row)
+	found := make([]Record, 0, len(ids))
+	size, keep := 0, true
+	for from := 0; from < len(refs); from += idsAtOnce {
+		to := min(from+idsAtOnce, len(refs))
+		rows, err := l.store.db.Get(ctx, refs[from:to]...)
 		if err != nil {
 			return err
 		}
-		found = append(found, rec)
+		for i, row := range rows {
+			if !row.Exists() {
+				continue
+			}
+			rec, err := decodeRecord(ids[from+i], row)
+			if err != nil {
+				return err
+			}
+			size += len(rec.Payload)
+			found = append(found, rec)
+		}
+		if keep = q.Full && size <= loadBytes; !keep {
+			for i := range found {
+				found[i].Payload = nil
+			}
+		}
 	}
 	l.arrange(found, q)
+	if !keep {
+		l.records = nil
+	}
 	return nil
 }
 
