@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -16,16 +15,22 @@ import (
 )
 
 // stripeCount is the number of locks that keys share. A commit holds its locks
-// during a sync, so the number of commits in flight, at most some thousands,
-// should stay below it.
-const stripeCount = 4096
+// during a sync. With so many, even commits of some hundred keys rarely wait for each
+// other without need.
+const stripeCount = 1 << 16
 
 type stripes [stripeCount]sync.RWMutex
 
-// stripeSet is a set of stripes.
-type stripeSet [stripeCount / 64]uint64
+// stripeRef is a lock that a transaction needs: the stripe's number, and in the
+// lowest bit whether it writes to the stripe.
+type stripeRef uint32
 
-func (s *stripeSet) add(hash uint64) { s[hash%stripeCount/64] |= 1 << (hash % 64) }
+func stripeOf(hash uint64, writes stripeRef) stripeRef {
+	return stripeRef(hash%stripeCount)<<1 | writes
+}
+
+func (r stripeRef) number() int  { return int(r >> 1) }
+func (r stripeRef) writes() bool { return r&1 != 0 }
 
 // place is a key of a transaction as it is stored.
 type place struct {
@@ -37,8 +42,10 @@ type place struct {
 // plan is a transaction made ready to lock.
 type plan struct {
 	checks, writes []place
-	// shared has the stripes of checks, exclusive those of writes.
-	shared, exclusive stripeSet
+	// stripes has each stripe once, in ascending order.
+	stripes []stripeRef
+	// few is room for the stripes of a small transaction.
+	few [8]stripeRef
 }
 
 // Commit implements kv.Engine. A context that ends during the call has no effect
@@ -90,22 +97,40 @@ func (e *Engine) makePlan(t *kv.Txn, p *plan) error {
 	buf := make([]byte, 0, size) // never grows: places point into it
 	places := make([]place, len(t.Checks)+len(t.Writes))
 	p.checks, p.writes = places[:len(t.Checks)], places[len(t.Checks):]
+	p.stripes = p.few[:0]
+	if len(places) > len(p.few) {
+		p.stripes = make([]stripeRef, 0, len(places))
+	}
 	var err error
 	for i := range t.Checks {
 		at := &p.checks[i]
 		if buf, err = e.locate(at, t.Checks[i].Space, t.Checks[i].Key, buf); err != nil {
 			return err
 		}
-		p.shared.add(at.hash)
+		p.stripes = append(p.stripes, stripeOf(at.hash, 0))
 	}
 	for i := range t.Writes {
 		at := &p.writes[i]
 		if buf, err = e.locate(at, t.Writes[i].Space, t.Writes[i].Key, buf); err != nil {
 			return err
 		}
-		p.exclusive.add(at.hash)
+		p.stripes = append(p.stripes, stripeOf(at.hash, 1))
 	}
+	p.sortStripes()
 	return nil
+}
+
+// sortStripes leaves each stripe once: for writing, if any key there is written.
+func (p *plan) sortStripes() {
+	slices.Sort(p.stripes)
+	n := 0
+	for i, r := range p.stripes {
+		if last := i+1 == len(p.stripes); last || p.stripes[i+1].number() != r.number() {
+			p.stripes[n] = r
+			n++
+		}
+	}
+	p.stripes = p.stripes[:n]
 }
 
 // locate appends a key as it is stored to buf.
@@ -123,27 +148,21 @@ func (e *Engine) locate(at *place, name string, key, buf []byte) ([]byte, error)
 // lockStripes locks in ascending order, so that commits cannot wait for each
 // other in a circle.
 func (e *Engine) lockStripes(p *plan) {
-	for w := range p.shared {
-		for all := p.shared[w] | p.exclusive[w]; all != 0; all &= all - 1 {
-			stripe := &e.stripes[w*64+bits.TrailingZeros64(all)]
-			if all&-all&p.exclusive[w] != 0 {
-				stripe.Lock()
-			} else {
-				stripe.RLock()
-			}
+	for _, r := range p.stripes {
+		if r.writes() {
+			e.stripes[r.number()].Lock()
+		} else {
+			e.stripes[r.number()].RLock()
 		}
 	}
 }
 
 func (e *Engine) unlockStripes(p *plan) {
-	for w := range p.shared {
-		for all := p.shared[w] | p.exclusive[w]; all != 0; all &= all - 1 {
-			stripe := &e.stripes[w*64+bits.TrailingZeros64(all)]
-			if all&-all&p.exclusive[w] != 0 {
-				stripe.Unlock()
-			} else {
-				stripe.RUnlock()
-			}
+	for _, r := range p.stripes {
+		if r.writes() {
+			e.stripes[r.number()].Unlock()
+		} else {
+			e.stripes[r.number()].RUnlock()
 		}
 	}
 }

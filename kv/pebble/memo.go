@@ -12,20 +12,23 @@ import (
 // commit need not read them again to check them: nearly every check names what
 // its transaction has just read. What it says is what the engine would read.
 //
-// Invariant: while a commit may write to a stripe, nobody looks into it, and when
-// the commit ends the memo has nothing about the keys that it wrote but what it
-// wrote. A reader tells the memo what it saw only if no commit to the stripe has
-// ended since before it looked.
+// Invariant: while a commit may write a key, nobody recalls it, because whoever does
+// holds the key's lock; and when the commit ends, the memo has nothing about the keys
+// that it wrote but what it wrote. A reader tells the memo what it saw only if no
+// commit to the stripe has ended since before it looked.
 //
 // Keys are remembered by two hashes of 64 bits with seeds of the process.
 type memo struct {
 	seed    maphash.Seed
-	stripes [stripeCount]memoStripe
+	stripes [memoStripes]memoStripe
 }
 
-// memoSlots is how many rows of a stripe are remembered: with all stripes, some
-// thousands of rows more than all transactions at one time work on.
-const memoSlots = 4
+// The memo has stripes of its own, fewer than there are locks, with some slots each:
+// room for a few thousand rows more than all transactions at one time work on.
+const (
+	memoStripes = 4096
+	memoSlots   = 4
+)
 
 type memoStripe struct {
 	mu    sync.Mutex // guards what follows
@@ -55,9 +58,9 @@ func (s sighting) seenBy(c *kv.Check, now time.Time) kv.Version {
 	return s.version
 }
 
-func (m *memo) at(hash uint64) *memoStripe { return &m.stripes[hash%stripeCount] }
+func (m *memo) at(hash uint64) *memoStripe { return &m.stripes[hash%memoStripes] }
 
-func (s *memoStripe) slot(hash uint64) *memoSlot { return &s.slots[hash/stripeCount%memoSlots] }
+func (s *memoStripe) slot(hash uint64) *memoSlot { return &s.slots[hash/memoStripes%memoSlots] }
 
 // clock returns what learn must be given about a row that is going to be read.
 func (m *memo) clock(hash uint64) uint64 {
@@ -81,7 +84,7 @@ func (m *memo) learn(l *lookup, seen sighting) {
 	}
 }
 
-// recall returns what is known of a row whose stripe the caller has locked.
+// recall returns what is known of a row whose lock the caller holds.
 func (m *memo) recall(at *place) (sighting, bool) {
 	second := maphash.Bytes(m.seed, at.key)
 	s := m.at(at.hash)
