@@ -1,11 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -202,7 +202,7 @@ func (a *attack) witnessDelete(ctx context.Context, name string) {
 	}
 }
 
-// raids is how long load and failures go on.
+// raid is how long load and failures go on.
 const raid = 4 * time.Second
 
 // raidAndDrain puts load on the house while it fails, then lets it finish its work
@@ -276,7 +276,7 @@ func TestInvariant3_AnObjectThatNoRowPointsAtDisappears(t *testing.T) {
 	a.clock.advance(storage.BatchLifetime + time.Minute)
 	a.drain()
 	for _, row := range linksOf(t, a.rows) {
-		if bytes.HasPrefix([]byte(row), []byte(storage.SpaceStaged)) {
+		if strings.HasPrefix(row, storage.SpaceStaged) {
 			t.Errorf("%s is left of a batch that has expired", row)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/api/admin"
 	"github.com/holdfast-dev/holdfast/e2e/program"
@@ -101,6 +102,36 @@ func activeRequests(t *testing.T, home *program.Home) int {
 		t.Fatal(err)
 	}
 	return answer.Active - 1
+}
+
+// TestStopUnderLoad stops a server while everybody goes on to write.
+func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
+	home := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms")
+	server := home.Serve(t)
+	hc := newHTTP(t)
+	c := newCast(t, seed, func(user string) *syncclient.Client { return login(t, home, hc, user) }, true)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		c.perform(t.Context(), stop)
+	}()
+	eventually(t, func() string {
+		if c.troupe.last.Load() < 20 {
+			return "there is no load"
+		}
+		return ""
+	})
+	began := time.Now()
+	server.Stop(t)
+	t.Logf("stopped after %v; %s", time.Since(began), c.tally())
+	close(stop)
+	<-done
+	home.Serve(t)
+	c.curtain(t)
+	waitForQueues(t, home)
+	agrees(t, home)
 }
 
 func TestStopWaitsForNobodyForEver(t *testing.T) {

@@ -205,6 +205,9 @@ func (s *Server) Output() string { return s.out.String() }
 // Log returns what the process has logged.
 func (s *Server) Log() string { return s.log.String() }
 
+// PID returns the number of the process.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
 // Ended is closed when the process has ended.
 func (s *Server) Ended() <-chan struct{} { return s.ended }
 
