@@ -91,7 +91,7 @@ func (q queuePages) page(f func(r *http.Request) (any, error)) http.Handler {
 		case errors.As(err, &bad):
 			WriteError(w, http.StatusBadRequest, bad.message)
 		case errors.Is(err, queue.ErrQueueNotFound):
-			WriteError(w, http.StatusNotFound, "there is no queue of that name; GET /v1/queues lists them")
+			WriteError(w, http.StatusNotFound, "there is no queue of that name; holdfast queue list, or GET /v1/queues, lists them")
 		case errors.Is(err, queue.ErrNotFound):
 			WriteError(w, http.StatusNotFound, "there is no such dead letter; list them again")
 		case errors.Is(err, queue.ErrExists):

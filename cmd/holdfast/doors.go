@@ -126,11 +126,7 @@ const storeTimeout = 10 * time.Second
 
 func (h *house) tokenServer(ctx context.Context, keyring *hawk.Keyring) (http.Handler, error) {
 	c := &h.cfg.TokenServer
-	node := c.InitNodeURL
-	if node == "" {
-		node = h.cfg.NodeURL()
-	}
-	if _, err := h.accounts.EnsureNode(ctx, node, int64(c.InitNodeCapacity)); err != nil {
+	if err := h.ensureNode(ctx); err != nil {
 		return nil, err
 	}
 	opts := tokenserver.Options{
@@ -155,6 +151,17 @@ func (h *house) tokenServer(ctx context.Context, keyring *hawk.Keyring) (http.Ha
 		opts.Events = oauth.NewEvents(keys, h.clock, c.Webhook.ClientID, c.Webhook.Issuer)
 	}
 	return tokenserver.New(opts)
+}
+
+// ensureNode makes sure that there is a node to send clients to: the one configured,
+// or this server itself.
+func (h *house) ensureNode(ctx context.Context) error {
+	c := &h.cfg.TokenServer
+	if c.InitNodeURL == "" {
+		return h.accounts.EnsureOwnNode(ctx, h.cfg.NodeURL(), int64(c.InitNodeCapacity))
+	}
+	_, err := h.accounts.EnsureNode(ctx, c.InitNodeURL, int64(c.InitNodeCapacity))
+	return err
 }
 
 func (h *house) accountService() oauth.Options {

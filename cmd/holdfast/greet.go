@@ -17,9 +17,10 @@ func greet(out io.Writer, cfg *config.Loaded, doors []*door) {
 		return
 	}
 	url := cfg.NodeURL() + "/1.0/sync/1.5"
+	if cfg.TokenServer.Mode == config.ModeOffline {
+		fmt.Fprintf(out, "\nOffline mode: %s accepts the tokens of `holdfast sync token ACCOUNT`, and no others.\n", url)
+		return
+	}
 	fmt.Fprintf(out, "\nPoint Firefox at this server, before you sign in:\n"+
 		"  about:config  identity.sync.tokenserver.uri = %s\n", url)
-	if cfg.TokenServer.Mode == config.ModeOffline {
-		fmt.Fprintf(out, "Offline mode: only tokens from `holdfast sync token ACCOUNT` are accepted.\n")
-	}
 }

@@ -184,6 +184,37 @@ func (s *Store) EnsureNode(ctx context.Context, url string, capacity int64) (boo
 	return err == nil, err
 }
 
+// EnsureOwnNode makes sure that there is one node which stands for the server itself,
+// at this URL: a node that it adds, with all of its capacity available, or the one of
+// an earlier call, which moves with its users if the URL has changed. A node that was
+// added under this URL by other means becomes the server's own.
+func (s *Store) EnsureOwnNode(ctx context.Context, url string, capacity int64) error {
+	u, err := checkNode(Node{URL: url, Capacity: capacity, Available: capacity})
+	if err != nil {
+		return fmt.Errorf("tokenserver: own node: %w", err)
+	}
+	err = s.changeNodes(ctx, func(svc *service) error {
+		for i := range svc.Nodes {
+			if svc.Nodes[i].URL == u {
+				svc.OwnNodeID = svc.Nodes[i].ID
+				return nil
+			}
+		}
+		if own := svc.find(svc.OwnNodeID); own != nil {
+			own.URL = u
+			return nil
+		}
+		svc.LastNodeID++
+		svc.OwnNodeID = svc.LastNodeID
+		svc.Nodes = append(svc.Nodes, Node{ID: svc.LastNodeID, URL: u, Capacity: capacity, Available: capacity})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("tokenserver: own node: %w", err)
+	}
+	return nil
+}
+
 // UpdateNode changes a node and returns it. The errors are ErrNodeNotFound,
 // ErrInvalidNode, and those of the engine.
 func (s *Store) UpdateNode(ctx context.Context, id int64, c NodeChange) (Node, error) {

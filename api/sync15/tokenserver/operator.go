@@ -91,7 +91,7 @@ func (s *Store) accountPage(r *http.Request) (any, error) {
 	return a, err
 }
 
-var noAccount = &pageError{http.StatusNotFound, "there is no such account; GET /v1/sync/accounts lists them"}
+var noAccount = &pageError{http.StatusNotFound, "there is no such account; holdfast sync users, or GET /v1/sync/accounts, lists them"}
 
 func (s *Store) retirePage(r *http.Request) (any, error) {
 	email := r.URL.Query().Get("email")

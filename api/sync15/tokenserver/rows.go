@@ -81,6 +81,8 @@ type service struct {
 	Pattern    string `json:"pattern"`
 	Nodes      []Node `json:"nodes"` // in the order of their ids
 	LastNodeID int64  `json:"last_node_id"`
+	// OwnNodeID is the node that stands for the server itself; 0: there is none.
+	OwnNodeID int64 `json:"own_node_id,omitempty"`
 }
 
 // uidOwner is the value of a row in token_uids.

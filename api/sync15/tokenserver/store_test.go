@@ -559,3 +559,53 @@ func TestStoreRefusesImpossibleOptions(t *testing.T) {
 		}
 	}
 }
+
+func TestTheServersOwnNodeMovesWithItsUsers(t *testing.T) {
+	b := newStoreBench(t, Policy{})
+	ensure := func(url string) {
+		t.Helper()
+		if err := b.EnsureOwnNode(t.Context(), url, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	where := func(email string) string {
+		t.Helper()
+		a, err := b.Assign(t.Context(), claimsOf(email))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Node
+	}
+	ensure("http://127.0.0.1:8000/")
+	if got := where("ann@example"); got != "http://127.0.0.1:8000" {
+		t.Errorf("first address: %s", got)
+	}
+	for _, url := range []string{"https://sync.example.org", "https://sync.example.org", "http://192.0.2.1:8000"} {
+		ensure(url)
+		if got := where("ann@example"); got != url {
+			t.Errorf("ann is sent to %s, the server is at %s", got, url)
+		}
+		if got := where("new-at-" + url + "@example"); got != url {
+			t.Errorf("a new user is sent to %s, the server is at %s", got, url)
+		}
+	}
+	nodes, err := b.Nodes(t.Context())
+	if err != nil || len(nodes) != 1 || nodes[0].Load != 3 {
+		t.Errorf("nodes %+v, %v; want one with three users", nodes, err)
+	}
+
+	// A node that an operator has added is not touched, and may become the own one.
+	other := b.addNode(t, Node{URL: "https://other.example", Capacity: 5, Available: 5})
+	ensure("https://sync.example.org")
+	if got := b.node(t, other).URL; got != "https://other.example" {
+		t.Errorf("the other node is at %s now", got)
+	}
+	ensure("https://other.example")
+	ensure("https://third.example")
+	if got := b.node(t, other).URL; got != "https://third.example" {
+		t.Errorf("the adopted node is at %s", got)
+	}
+	if err := b.EnsureOwnNode(t.Context(), "ftp://x", 10); !errors.Is(err, ErrInvalidNode) {
+		t.Errorf("impossible address: %v", err)
+	}
+}
