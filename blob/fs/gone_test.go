@@ -67,3 +67,28 @@ func TestStoreThatIsGoneDoesNotSayThatObjectsDoNotExist(t *testing.T) {
 		}
 	}
 }
+
+func TestAStoreThatMustExistIsNotMade(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "store")
+	if _, err := Open(t.Context(), root, Options{Existing: true}); !errors.Is(err, ErrNoStore) {
+		t.Errorf("open of a folder that is not there: %v", err)
+	}
+	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder was made: %v", err)
+	}
+	if err := os.Mkdir(root, 0o700); err != nil { // as an empty mount point
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), root, Options{Existing: true}); !errors.Is(err, ErrNoStore) {
+		t.Errorf("open of an empty folder: %v", err)
+	}
+	for _, opts := range []Options{{}, {Existing: true}} {
+		d, err := Open(t.Context(), root, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

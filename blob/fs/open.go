@@ -47,7 +47,13 @@ type Options struct {
 	// Logger gets a line if Open removes what crashed processes left. Default:
 	// none.
 	Logger *slog.Logger
+	// Existing refuses a root where there is no store yet with ErrNoStore, instead
+	// of making one: for who knows that there was one.
+	Existing bool
 }
+
+// ErrNoStore says that a root that was to be a store is none.
+var ErrNoStore = errors.New("there is no object store")
 
 // Open opens the store in the folder root, and makes it if root does not exist
 // or is empty. It refuses a folder with other contents, or one written by a
@@ -67,6 +73,11 @@ func open(ctx context.Context, root string, opts Options, disk *disk) (*Driver, 
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
+	}
+	if opts.Existing {
+		if _, err := os.Stat(filepath.Join(root, markerName)); errors.Is(err, fs.ErrNotExist) {
+			return nil, ErrNoStore
+		}
 	}
 	if err := prepareRoot(root); err != nil {
 		return nil, err

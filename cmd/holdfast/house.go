@@ -97,12 +97,35 @@ func (h *house) openEngine(ctx context.Context) error {
 	return nil
 }
 
+// houseSpace remembers, in the row "object_store", that there is an object store.
+// Without it, a disk that is not mounted would be taken for a store that is still to
+// be made, and all objects for deleted.
+const houseSpace = "holdfast_house"
+
 func (h *house) openObjects(ctx context.Context) error {
-	driver, err := fs.Open(ctx, h.cfg.StorePath(), fs.Options{Logger: h.log})
+	if err := h.db.CreateSpace(ctx, houseSpace, kv.SpaceOptions{}); err != nil {
+		return err
+	}
+	known := []byte("object_store")
+	row, err := h.db.GetOne(ctx, houseSpace, known)
+	if err != nil {
+		return err
+	}
+	driver, err := fs.Open(ctx, h.cfg.StorePath(), fs.Options{Logger: h.log, Existing: row.Exists()})
+	if errors.Is(err, fs.ErrNoStore) {
+		return fmt.Errorf("%w, but rows point into one: mount the disk, set store.path to where it is, or restore it", err)
+	}
 	if err != nil {
 		return err
 	}
 	h.closers = append(h.closers, driver.Close)
+	if !row.Exists() {
+		// After the store was made: a first start that ends in between makes it again.
+		t := &kv.Txn{Writes: []kv.Write{{Space: houseSpace, Key: known, Value: []byte(h.cfg.Store.Kind)}}}
+		if _, err := h.db.Commit(ctx, t); err != nil {
+			return err
+		}
+	}
 	h.objects = blob.New(driver, blob.Options{Clock: h.clock})
 	h.lifecycle = blob.NewLifecycle(h.objects, blob.LifecycleOptions{Period: h.cfg.Store.LifecyclePeriod, Logger: h.log})
 	return nil
