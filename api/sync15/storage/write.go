@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/api/sync15/bso"
@@ -121,13 +122,38 @@ type stored struct {
 	live   bool
 }
 
+// loadPiece is how many records are read at one time.
+const loadPiece = 100
+
+// rows reads the rows of the records that the patches are about. Changes of a few
+// bytes can be about large records, so what is read is bounded by what a commit may
+// write.
+func (w *writer) rows(patches []Patch) ([]kv.Row, error) {
+	all := make([]kv.Row, 0, len(patches))
+	bytes := 0
+	for piece := range slices.Chunk(patches, loadPiece) {
+		refs := make([]kv.Ref, len(piece))
+		for i := range piece {
+			refs[i] = kv.Ref{Space: SpaceRecords, Key: w.place.recordKey(piece[i].ID), IncludeExpired: true}
+		}
+		rows, err := w.tx.GetAll(refs...)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			bytes += len(rows[i].Value)
+		}
+		if most := w.store.db.Limits().CommitBytes; bytes > most {
+			return nil, fmt.Errorf("%w: records of %d bytes to change at once, at most %d", kv.ErrTooLarge, bytes, most)
+		}
+		all = append(all, rows...)
+	}
+	return all, nil
+}
+
 // load reads the records that the patches are about.
 func (w *writer) load(patches []Patch) ([]stored, error) {
-	refs := make([]kv.Ref, len(patches))
-	for i := range patches {
-		refs[i] = kv.Ref{Space: SpaceRecords, Key: w.place.recordKey(patches[i].ID), IncludeExpired: true}
-	}
-	rows, err := w.tx.GetAll(refs...)
+	rows, err := w.rows(patches)
 	if err != nil {
 		return nil, err
 	}
