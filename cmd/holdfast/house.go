@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/api/sync15/storage"
 	"github.com/holdfast-dev/holdfast/api/sync15/tokenserver"
@@ -181,15 +182,21 @@ func (h *house) openLayers(ctx context.Context) error {
 		return s, ok
 	})
 	h.db = h.db.WithHooks(capture.Hook, h.index.Hook)
-	h.reconciler = reconcile.New(reconcile.NewQueueSource(h.db, h.changes), h.objects, reconcile.Options{
-		Clock: h.clock, Concurrency: h.cfg.Reconcile.Concurrency, DeleteDelay: h.cfg.Reconcile.DeleteDelay,
-		RequireTransactionTag: h.cfg.Reconcile.RequireTransactionTag, Metrics: h.metrics, Log: h.log,
-	})
+	h.reconciler = h.newReconciler(0)
 	h.offloader = offload.New(h.objects, h.objects, offload.Options{
 		Concurrency: h.cfg.Sync.Offload.MaxConcurrency, Clock: h.clock, Random: rand.Reader, Metrics: h.metrics, Log: h.log,
 	})
 	h.sweeper = expiry.NewSweeper(h.db, h.index, expiry.Options{Clock: h.clock, Metrics: h.metrics, Logger: h.log})
 	return nil
+}
+
+// newReconciler returns a reconciler that waits so long for messages before it takes
+// the queue for empty; 0 is the usual time.
+func (h *house) newReconciler(wait time.Duration) *reconcile.Reconciler {
+	return reconcile.New(reconcile.NewQueueSource(h.db, h.changes), h.objects, reconcile.Options{
+		Clock: h.clock, Concurrency: h.cfg.Reconcile.Concurrency, DeleteDelay: h.cfg.Reconcile.DeleteDelay, Wait: wait,
+		RequireTransactionTag: h.cfg.Reconcile.RequireTransactionTag, Metrics: h.metrics, Log: h.log,
+	})
 }
 
 func (h *house) openSync(ctx context.Context) error {

@@ -9,8 +9,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Without an end: the budget of a drain that nobody bounds.
-const noBudget = 365 * 24 * time.Hour
+const (
+	// noBudget is the budget of a drain that nobody bounds.
+	noBudget = 365 * 24 * time.Hour
+	// drainWait is how long nothing must come for a drain to be done. Nobody sends
+	// while it runs: it owns the data directory.
+	drainWait = time.Second
+)
 
 func (a *app) reconcileCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -55,7 +60,7 @@ func (h *house) reconcile(ctx context.Context, once bool, budget time.Duration) 
 	go func() { queues <- h.queues.Run(queueCtx) }()
 	var err error
 	if once {
-		err = h.reconciler.Once(ctx, budget)
+		err = h.newReconciler(drainWait).Once(ctx, budget)
 	} else {
 		err = h.reconciler.Run(ctx)
 	}

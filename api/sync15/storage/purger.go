@@ -31,12 +31,15 @@ func SendPurge(q *queue.Queue) func(tx *kv.Tx, message []byte) error {
 	}
 }
 
-// Purger is the receiver of the purge queue.
+// Purger is the receiver of the purge queue. All fields are required.
 type Purger struct {
 	Store *Store
 	Queue *queue.Queue
 	Log   *slog.Logger
 }
+
+// purgePause is the wait after a failed Step.
+const purgePause = time.Second
 
 // Step waits for one message and removes everything that it names.
 func (p *Purger) Step(ctx context.Context) error {
@@ -100,6 +103,10 @@ func (p *Purger) Run(ctx context.Context) error {
 			return err
 		case err != nil:
 			p.Log.Error("purge of deleted collections failed, will be tried again", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(purgePause):
+			}
 		}
 	}
 }
