@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -243,41 +244,30 @@ func selected(r *http.Request) (ids [][]byte, all bool, err error) {
 }
 
 func (q queuePages) redrive(r *http.Request) (any, error) {
-	ids, all, err := selected(r)
-	if err != nil {
-		return nil, err
-	}
-	one, err := q.queue(r)
-	if err != nil {
-		return nil, err
-	}
-	if all {
-		n, err := one.RedriveAll(r.Context())
-		return Done{n}, err
-	}
-	for _, id := range ids {
-		if err := one.Redrive(r.Context(), id); err != nil {
-			return nil, err
-		}
-	}
-	return Done{len(ids)}, nil
+	return q.onSelected(r, (*queue.Queue).Redrive, (*queue.Queue).RedriveAll)
 }
 
 func (q queuePages) drop(r *http.Request) (any, error) {
+	return q.onSelected(r, (*queue.Queue).DropDead, (*queue.Queue).DropAllDead)
+}
+
+// onSelected does one thing to each dead letter that a request selects.
+func (q queuePages) onSelected(r *http.Request, one func(*queue.Queue, context.Context, []byte) error,
+	every func(*queue.Queue, context.Context) (int, error)) (any, error) {
 	ids, all, err := selected(r)
 	if err != nil {
 		return nil, err
 	}
-	one, err := q.queue(r)
+	of, err := q.queue(r)
 	if err != nil {
 		return nil, err
 	}
 	if all {
-		n, err := one.DropAllDead(r.Context())
+		n, err := every(of, r.Context())
 		return Done{n}, err
 	}
 	for _, id := range ids {
-		if err := one.DropDead(r.Context(), id); err != nil {
+		if err := one(of, r.Context(), id); err != nil {
 			return nil, err
 		}
 	}

@@ -14,38 +14,22 @@ import (
 // Put creates or updates one record and returns the new timestamp. The
 // precondition is on the record.
 func (s *Store) Put(ctx context.Context, u User, collection string, p Patch, pre bso.Precondition) (Timestamp, error) {
-	id, err := s.assign(ctx, collection)
-	if err != nil {
-		return 0, err
-	}
-	var t Timestamp
-	err = s.update(ctx, u, func(tx *kv.Tx, h *head) (bool, error) {
-		c, err := grow(h, id)
-		if err != nil {
-			return false, err
-		}
-		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
-		old, err := w.load([]Patch{p})
-		if err != nil {
-			return false, err
-		}
-		if err := holds(pre, old[0].record.Modified); err != nil {
-			return false, err
-		}
-		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
-			return false, err
-		}
-		t = s.tick(h)
-		w.apply(t, []Patch{p}, old)
-		return true, nil
+	return s.write(ctx, u, collection, []Patch{p}, func(w *writer, old []stored) error {
+		return holds(pre, old[0].record.Modified)
 	})
-	return t, err
 }
 
 // Post creates or updates records, all with one timestamp, which it returns. The
 // ids are distinct. The precondition is on the collection. Without any record
 // the collection still gets the timestamp.
 func (s *Store) Post(ctx context.Context, u User, collection string, patches []Patch, pre bso.Precondition) (Timestamp, error) {
+	return s.write(ctx, u, collection, patches, func(w *writer, old []stored) error {
+		return holds(pre, w.collection.modified)
+	})
+}
+
+// write applies patches to a collection if allowed, given what they meet, agrees.
+func (s *Store) write(ctx context.Context, u User, collection string, patches []Patch, allowed func(w *writer, old []stored) error) (Timestamp, error) {
 	id, err := s.assign(ctx, collection)
 	if err != nil {
 		return 0, err
@@ -56,15 +40,15 @@ func (s *Store) Post(ctx context.Context, u User, collection string, patches []P
 		if err != nil {
 			return false, err
 		}
-		if err := holds(pre, c.modified); err != nil {
-			return false, err
-		}
-		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
-			return false, err
-		}
 		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
 		old, err := w.load(patches)
 		if err != nil {
+			return false, err
+		}
+		if err := allowed(&w, old); err != nil {
+			return false, err
+		}
+		if err := s.checkQuota(ctx, u, h, collection, 0); err != nil {
 			return false, err
 		}
 		t = s.tick(h)
