@@ -108,7 +108,7 @@ type Server struct {
 
 // cachedTokens is how many verified tokens are remembered: a client uses its token
 // for an hour, and verifying one costs more than the rest of a small request.
-const cachedTokens = 20_000
+const cachedTokens = 5_000
 
 // New returns a Server, or an error that names the option which makes no sense.
 func New(opts Options) (*Server, error) {

@@ -216,7 +216,7 @@ func (e *Engine) loadCeiling() (kv.Version, error) {
 // Two memtables at most, one being filled and one being flushed: together with the
 // cache they are most of the memory in use.
 const (
-	memTableSize = 32 << 20
+	memTableSize = 16 << 20
 	memTables    = 2
 )
 
@@ -228,9 +228,9 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 		Lock:               e.lock,
 		Logger:             log,
 		FormatMajorVersion: pebbledb.FormatValueSeparation,
-		// Pebble takes the memtables out of the cache's size, those in use and as
-		// many again that are about to be freed or used again.
-		CacheSize:                   cacheBytes + 2*memTables*memTableSize,
+		// Pebble takes the memtables out of the cache's size, those in use and one
+		// that is about to be freed or used again.
+		CacheSize:                   cacheBytes + (memTables+1)*memTableSize,
 		MaxOpenFiles:                1000,
 		MemTableSize:                memTableSize,
 		MemTableStopWritesThreshold: memTables,

@@ -2,6 +2,7 @@ package hawk
 
 import (
 	"hash/maphash"
+	"strings"
 	"sync"
 	"time"
 )
@@ -65,7 +66,8 @@ func (c *Cache) VerifyIgnoringExpiry(token string) (*Token, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	s.tokens.put(hash, cachedToken{text: token, token: t})
+	// A copy: the token is a part of a request's headers.
+	s.tokens.put(hash, cachedToken{text: strings.Clone(token), token: t})
 	s.mu.Unlock()
 	return t, nil
 }
