@@ -24,7 +24,7 @@ import (
 // as often as that takes.
 const (
 	gcPercent   = 400
-	memoryLimit = 80 << 20
+	memoryLimit = 56 << 20
 )
 
 func main() {

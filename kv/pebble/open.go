@@ -37,7 +37,7 @@ type Options struct {
 }
 
 // DefaultCacheBytes is the default of Options.CacheBytes.
-const DefaultCacheBytes = 32 << 20
+const DefaultCacheBytes = 24 << 20
 
 // ErrInUse says that another process has the folder open.
 var ErrInUse = errors.New("it is in use by another holdfast process")
@@ -216,7 +216,7 @@ func (e *Engine) loadCeiling() (kv.Version, error) {
 // Two memtables at most, one being filled and one being flushed: together with the
 // cache they are most of the memory in use.
 const (
-	memTableSize = 16 << 20
+	memTableSize = 8 << 20
 	memTables    = 2
 )
 

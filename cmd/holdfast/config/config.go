@@ -240,7 +240,7 @@ func Default() *Config {
 			NodeCapacityReleaseRate: 0.1,
 			InitNodeCapacity:        100_000,
 		},
-		Engine: Engine{Kind: "pebble", CacheBytes: 32 << 20},
+		Engine: Engine{Kind: "pebble", CacheBytes: 24 << 20},
 		Store:  Store{Kind: "fs", LifecyclePeriod: 24 * time.Hour},
 		Queue: Queue{
 			Lease:        10 * time.Second,
