@@ -88,7 +88,8 @@ func (h *house) Close() error {
 
 func (h *house) openEngine(ctx context.Context) error {
 	engine, err := pebble.Open(ctx, h.cfg.EnginePath(), pebble.Options{
-		Clock: h.clock, CacheBytes: int64(h.cfg.Engine.CacheBytes), Logger: h.log,
+		Clock: h.clock, CacheBytes: int64(h.cfg.Engine.CacheBytes),
+		MemTableBytes: int64(h.cfg.Engine.MemTable), Logger: h.log,
 	})
 	if err != nil {
 		return err

@@ -28,6 +28,11 @@ type Options struct {
 	// CacheBytes is the size of the cache of blocks read from disk. Default:
 	// DefaultCacheBytes.
 	CacheBytes int64
+	// MemTableBytes is how much is gathered in memory before it is written to a
+	// table; up to three times as much is in use. Less of it costs commits that
+	// check keys which do not exist, because there are more tables to look into.
+	// Default: DefaultMemTableBytes.
+	MemTableBytes int64
 	// Logger gets warnings about the disk and Pebble's own messages. Default:
 	// discard.
 	Logger *slog.Logger
@@ -38,6 +43,9 @@ type Options struct {
 
 // DefaultCacheBytes is the default of Options.CacheBytes.
 const DefaultCacheBytes = 24 << 20
+
+// DefaultMemTableBytes is the default of Options.MemTableBytes.
+const DefaultMemTableBytes = 32 << 20
 
 // ErrInUse says that another process has the folder open.
 var ErrInUse = errors.New("it is in use by another holdfast process")
@@ -55,6 +63,9 @@ func Open(ctx context.Context, dir string, opts Options) (*Engine, error) {
 	}
 	if opts.CacheBytes <= 0 {
 		opts.CacheBytes = DefaultCacheBytes
+	}
+	if opts.MemTableBytes <= 0 {
+		opts.MemTableBytes = DefaultMemTableBytes
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -94,7 +105,7 @@ func open(dir string, opts Options) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	e.db, err = pebbledb.Open(dir, e.pebbleOptions(opts.CacheBytes))
+	e.db, err = pebbledb.Open(dir, e.pebbleOptions(opts))
 	if err != nil {
 		// A change that the disk refused explains everything after it.
 		return nil, errors.Join(firstOf(e.disk.err(), newerPebble(err)), lock.Close())
@@ -213,15 +224,11 @@ func (e *Engine) loadCeiling() (kv.Version, error) {
 	return kv.Version(binary.BigEndian.Uint64(b)), nil
 }
 
-// Two memtables at most, one being filled and one being flushed: together with the
-// cache they are most of the memory in use.
-const (
-	memTableSize = 8 << 20
-	memTables    = 2
-)
+// memTables is how many there are at most: one being filled and one being flushed.
+const memTables = 2
 
 // pebbleOptions tunes Pebble for one small machine.
-func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
+func (e *Engine) pebbleOptions(opts Options) *pebbledb.Options {
 	log := logger{log: e.log, disk: e.disk}
 	o := &pebbledb.Options{
 		FS:                 e.disk,
@@ -230,9 +237,9 @@ func (e *Engine) pebbleOptions(cacheBytes int64) *pebbledb.Options {
 		FormatMajorVersion: pebbledb.FormatValueSeparation,
 		// Pebble takes the memtables out of the cache's size, those in use and one
 		// that is about to be freed or used again.
-		CacheSize:                   cacheBytes + (memTables+1)*memTableSize,
+		CacheSize:                   opts.CacheBytes + (memTables+1)*opts.MemTableBytes,
 		MaxOpenFiles:                1000,
-		MemTableSize:                memTableSize,
+		MemTableSize:                uint64(opts.MemTableBytes),
 		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       24,

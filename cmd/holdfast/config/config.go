@@ -152,6 +152,7 @@ type Engine struct {
 	Kind       string `key:"kind" help:"pebble: embedded, one process, nothing else to run."`
 	Path       string `key:"path" help:"Folder of the rows. Empty: rows in the data directory."`
 	CacheBytes Bytes  `key:"cache_bytes" help:"Memory for rows read from disk."`
+	MemTable   Bytes  `key:"memtable_bytes" help:"Memory for rows that are gathered before they are written into tables; up to three times as much is in use. More of it makes many writes faster: 32 MiB is good if there is memory."`
 }
 
 // Store configures the object store.
@@ -240,7 +241,7 @@ func Default() *Config {
 			NodeCapacityReleaseRate: 0.1,
 			InitNodeCapacity:        100_000,
 		},
-		Engine: Engine{Kind: "pebble", CacheBytes: 24 << 20},
+		Engine: Engine{Kind: "pebble", CacheBytes: 24 << 20, MemTable: 8 << 20},
 		Store:  Store{Kind: "fs", LifecyclePeriod: 24 * time.Hour},
 		Queue: Queue{
 			Lease:        10 * time.Second,

@@ -75,6 +75,7 @@ func (c *Config) Validate() error {
 	c.TokenServer.validate(m)
 	m.oneOf("engine.kind", c.Engine.Kind, "pebble")
 	atLeast(m, "engine.cache_bytes", c.Engine.CacheBytes, 1<<20)
+	atLeast(m, "engine.memtable_bytes", c.Engine.MemTable, 1<<20)
 	m.oneOf("store.kind", c.Store.Kind, "fs")
 	atLeast(m, "store.lifecycle_period", c.Store.LifecyclePeriod, time.Minute)
 	c.Queue.validate(m)
