@@ -79,7 +79,7 @@ func TestRequestsAreRefused(t *testing.T) {
 		{"client state header differs", good.with("X-Client-State", "bbbb"), otherState},
 		{"client state header in capitals", good.with("X-Client-State", "AAAA"), otherState},
 
-		{"unknown application", good.at("/1.0/xXx/token"), application},
+		{"unknown application", good.at("/1.0/unknown/token"), application},
 		{"unknown application and version", good.at("/1.0/storage/9.9"), application},
 		{"unknown version", good.at("/1.0/sync/1.2"), version("1.2")},
 		{"unknown version, escaped", good.at("/1.0/sync/1%2F5"), version("1/5")},
@@ -91,15 +91,15 @@ func TestRequestsAreRefused(t *testing.T) {
 		{"events while they are off", good.at("/1.0/webhooks/fxa/events"), lost},
 
 		// What is wrong first is what is told.
-		{"scheme before path", good.with("Authorization", "Basic x").at("/1.0/xXx/token"), scheme},
-		{"token before application", good.with("Authorization", "Bearer x").at("/1.0/xXx/token"), credentials},
+		{"scheme before path", good.with("Authorization", "Basic x").at("/1.0/unknown/token"), scheme},
+		{"token before application", good.with("Authorization", "Bearer x").at("/1.0/unknown/token"), credentials},
 		{"token before key id", good.with("Authorization", "Bearer x").with("X-KeyID"), credentials},
-		{"key id before application", good.with("X-KeyID").at("/1.0/xXx/token"), noKeyID},
+		{"key id before application", good.with("X-KeyID").at("/1.0/unknown/token"), noKeyID},
 		{"base64 before client state header", good.with("X-KeyID", "1-!").with("X-Client-State", "!"), credentials},
 		{"client state header before number", good.with("X-KeyID", "x-qqo").with("X-Client-State", "!"), stateForm},
 		{"equality before number", good.with("X-KeyID", "x-qqo").with("X-Client-State", "bbbb"), otherState},
-		{"number before application", good.with("X-KeyID", "x-qqo").at("/1.0/xXx/token"), credentials},
-		{"application before query", good.at("/1.0/xXx/1.5?%zz"), application},
+		{"number before application", good.with("X-KeyID", "x-qqo").at("/1.0/unknown/token"), credentials},
+		{"application before query", good.at("/1.0/unknown/1.5?%zz"), application},
 
 		{"client state header equal", good.with("X-Client-State", "aaaa"), nil},
 		{"scheme in other letters", good.with("Authorization", "bEARER "+serviceAnswer(200, map[string]any{"user": "u", "scope": []string{oauth.Scope}})), nil},
