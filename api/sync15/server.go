@@ -231,15 +231,15 @@ func (s *Server) authenticate(rq *request, target string) error {
 	if err != nil {
 		return err
 	}
-	token, err := s.tokens.VerifyIgnoringExpiry(h.ID)
+	now := s.opts.Clock.Now()
+	var token *hawk.Token
+	if acceptsExpired(rq) {
+		token, err = s.tokens.VerifyIgnoringExpiry(h.ID)
+	} else {
+		token, err = s.tokens.Verify(h.ID, now)
+	}
 	if err != nil {
 		return err
-	}
-	now := s.opts.Clock.Now()
-	if !acceptsExpired(rq) {
-		if err := token.CheckExpiry(now); err != nil {
-			return err
-		}
 	}
 	origin, err := s.origin(rq)
 	if err != nil {

@@ -64,10 +64,10 @@ func (s *Store) StartBatch(ctx context.Context, u User, collection string, patch
 		}
 		staged.Modified = c.modified
 		row := kv.Row{
-			Key:       place{u.id(), id, c.life}.batchKey(staged.Batch),
+			Key:       c.place(u).batchKey(staged.Batch),
 			ExpiresAt: s.opts.Clock.Now().Add(BatchLifetime),
 		}
-		return !known, s.stage(ctx, tx, u, h, collection, stagingArea{place{u.id(), id, c.life}, row, batch{}}, patches, &staged)
+		return !known, s.stage(ctx, tx, u, h, collection, stagingArea{c.place(u), row, batch{}}, patches, &staged)
 	})
 	return staged, err
 }
@@ -108,7 +108,7 @@ func (s *Store) openBatch(tx *kv.Tx, u User, h *head, id uint32, batchID string,
 	if err := holds(pre, c.modified); err != nil {
 		return stagingArea{}, nil, err
 	}
-	area := stagingArea{place: place{u.id(), id, c.life}}
+	area := stagingArea{place: c.place(u)}
 	var err error
 	if area.row, err = tx.Get(SpaceBatches, area.place.batchKey(batchID)); err != nil {
 		return stagingArea{}, nil, err

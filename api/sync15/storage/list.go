@@ -80,7 +80,7 @@ func (s *Store) List(ctx context.Context, u User, name string, q bso.Query) (*Li
 		if !c.exists() {
 			return &Listing{store: s}, nil
 		}
-		l := &Listing{Modified: c.modified, store: s, user: u, place: place{u.id(), id, c.life}}
+		l := &Listing{Modified: c.modified, store: s, user: u, place: c.place(u)}
 		if q.Limit != nil && *q.Limit == 0 {
 			return l, nil
 		}

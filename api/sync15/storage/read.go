@@ -89,7 +89,7 @@ func (s *Store) live(ctx context.Context, u User, h *head) (*head, error) {
 			continue
 		}
 		c.count, c.bytes = 0, 0
-		prefix := place{u.id(), c.id, c.life}.prefix()
+		prefix := c.place(u).prefix()
 		err := s.db.Scan(ctx, spaceOrder, kv.Prefix(prefix), func(row kv.Row) bool {
 			size, _ := binary.Uvarint(row.Value)
 			c.count++
@@ -117,7 +117,7 @@ func (s *Store) Get(ctx context.Context, u User, collection, record string) (Rec
 	if !c.exists() {
 		return Record{}, ErrNotFound
 	}
-	row, err := s.db.GetOne(ctx, SpaceRecords, place{u.id(), id, c.life}.recordKey(record))
+	row, err := s.db.GetOne(ctx, SpaceRecords, c.place(u).recordKey(record))
 	if err != nil {
 		return Record{}, err
 	}
@@ -160,7 +160,7 @@ func (s *Store) CheckWrite(ctx context.Context, u User, collection, record, batc
 		if c == nil {
 			return ErrNoBatch
 		}
-		row, err := s.db.GetOne(ctx, SpaceBatches, place{u.id(), id, c.life}.batchKey(batchID))
+		row, err := s.db.GetOne(ctx, SpaceBatches, c.place(u).batchKey(batchID))
 		if err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ func (s *Store) sendPurge(tx *kv.Tx, u User, dead []collection) error {
 	}
 	var m purgeMessage
 	for _, c := range dead {
-		m.Places = append(m.Places, place{u.id(), c.id, c.life}.prefix())
+		m.Places = append(m.Places, c.place(u).prefix())
 	}
 	body, err := json.Marshal(m)
 	if err != nil {

@@ -56,6 +56,9 @@ type place struct {
 	life       uint64
 }
 
+// place returns where the rows of the collection's present life are.
+func (c *collection) place(u User) place { return place{u.id(), c.id, c.life} }
+
 func (p place) appendKey(dst []byte) []byte {
 	dst = append(dst, p.storage[:]...)
 	dst = key.AppendUint(dst, uint64(p.collection))

@@ -40,7 +40,7 @@ func (s *Store) write(ctx context.Context, u User, collection string, patches []
 		if err != nil {
 			return false, err
 		}
-		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: c.place(u), collection: c}
 		old, err := w.load(patches)
 		if err != nil {
 			return false, err
@@ -246,7 +246,7 @@ func (s *Store) Delete(ctx context.Context, u User, collection, record string, p
 		if !c.exists() {
 			return false, ErrNotFound
 		}
-		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: c.place(u), collection: c}
 		old, err := w.load([]Patch{{Update: bso.Update{ID: record}}})
 		if err != nil {
 			return false, err
@@ -292,7 +292,7 @@ func (s *Store) DeleteSome(ctx context.Context, u User, collection string, recor
 				patches = append(patches, Patch{Update: bso.Update{ID: r}})
 			}
 		}
-		w := writer{store: s, tx: tx, user: u, place: place{u.id(), id, c.life}, collection: c}
+		w := writer{store: s, tx: tx, user: u, place: c.place(u), collection: c}
 		old, err := w.load(patches)
 		if err != nil {
 			return false, err
