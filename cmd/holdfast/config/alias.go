@@ -14,13 +14,11 @@ type alias struct {
 	seconds string // the same setting here; there in whole seconds
 	ignored string // why it means nothing here
 	refused string // why this program cannot do what it asks for, and what to do
+	// parse takes the text apart into several settings.
+	parse func(l *loader, text, variable string)
 }
 
-const (
-	noDatabase = "rows are kept in the embedded engine (engine.path), which replaces the database and its migrations; unset it"
-	noBucket   = "objects are kept in the folder store.path, not in a bucket; unset it"
-	oneEngine  = "the embedded engine has no connections to configure"
-)
+const oneDatabase = "accounts are kept in the same engine as the records (engine.kind); unset it"
 
 func aliases() map[string]alias {
 	m := map[string]alias{
@@ -40,11 +38,11 @@ func aliases() map[string]alias {
 	}
 	storage := map[string]alias{
 		"ENABLED":                          {key: "sync.enabled"},
-		"DATABASE_URL":                     {refused: noDatabase},
-		"DATABASE_POOL_MAX_SIZE":           {ignored: oneEngine},
-		"DATABASE_POOL_CONNECTION_TIMEOUT": {ignored: oneEngine},
-		"DATABASE_SPANNER_ROUTE_TO_LEADER": {ignored: oneEngine},
-		"SPANNER_EMULATOR_HOST":            {refused: noDatabase},
+		"DATABASE_URL":                     {parse: (*loader).readDatabaseURL},
+		"DATABASE_POOL_MAX_SIZE":           {key: "engine.postgres.pool_size"},
+		"DATABASE_POOL_CONNECTION_TIMEOUT": {ignored: "a request waits as long as its client does"},
+		"DATABASE_SPANNER_ROUTE_TO_LEADER": {ignored: "the client library decides"},
+		"SPANNER_EMULATOR_HOST":            {key: "engine.spanner.emulator_host"},
 		"LIMITS__COLLECTIONS":              {key: "sync.limits.collections"},
 		"ENABLE_QUOTA":                     {key: "sync.quota.enabled"},
 		"ENFORCE_QUOTA":                    {key: "sync.quota.enforced"},
@@ -52,8 +50,8 @@ func aliases() map[string]alias {
 		"LBHEARTBEAT_TTL_JITTER":           {key: "sync.lbheartbeat_jitter"},
 		"STATSD_LABEL":                     {ignored: "the names of metrics are fixed"},
 		"GLEAN_ENABLED":                    {ignored: "no telemetry is sent to Mozilla"},
-		"GCS_PAYLOAD_BUCKET":               {refused: noBucket},
-		"GCS_ENDPOINT":                     {refused: noBucket},
+		"GCS_PAYLOAD_BUCKET":               {parse: (*loader).readBucket},
+		"GCS_ENDPOINT":                     {key: "store.gcs.endpoint"},
 		"GCS_PAYLOAD_OFFLOAD_COLLECTIONS":  {key: "sync.offload.collections"},
 		"GCS_PAYLOAD_MAX_CONCURRENCY":      {key: "sync.offload.max_concurrency"},
 	}
@@ -63,12 +61,12 @@ func aliases() map[string]alias {
 	}
 	tokenserver := map[string]alias{
 		"ENABLED":                          {key: "tokenserver.enabled"},
-		"DATABASE_URL":                     {refused: noDatabase},
-		"DATABASE_POOL_MAX_SIZE":           {ignored: oneEngine},
-		"DATABASE_POOL_CONNECTION_TIMEOUT": {ignored: oneEngine},
-		"RUN_MIGRATIONS":                   {ignored: "the embedded engine needs no migrations"},
+		"DATABASE_URL":                     {refused: oneDatabase},
+		"DATABASE_POOL_MAX_SIZE":           {ignored: oneDatabase},
+		"DATABASE_POOL_CONNECTION_TIMEOUT": {ignored: oneDatabase},
+		"RUN_MIGRATIONS":                   {ignored: "the engine takes care of its schema"},
 		"SPANNER_NODE_ID":                  {ignored: "nodes are chosen by their capacity"},
-		"SPANNER_EMULATOR_HOST":            {refused: noDatabase},
+		"SPANNER_EMULATOR_HOST":            {ignored: oneDatabase},
 		"STATSD_LABEL":                     {ignored: "the names of metrics are fixed"},
 		"TOKEN_DURATION":                   {seconds: "tokenserver.token_duration"},
 		"FXA_OAUTH_SERVER_URL":             {key: "tokenserver.oauth_server_url"},
@@ -129,6 +127,8 @@ func (l *loader) readAlias(a alias, variable, text string) {
 		l.mistake("%s: %s", variable, a.refused)
 	case a.ignored != "":
 		l.warn("%s is ignored: %s", variable, a.ignored)
+	case a.parse != nil:
+		a.parse(l, text, variable)
 	case a.seconds != "":
 		l.setText(a.seconds, text+"s", variable)
 	case a.key == "sync.listen" || a.key == "statsd.address":
@@ -136,6 +136,33 @@ func (l *loader) readAlias(a alias, variable, text string) {
 	default:
 		l.setText(a.key, text, variable)
 	}
+}
+
+// readDatabaseURL reads the place of the database as Mozilla's server writes it.
+func (l *loader) readDatabaseURL(text, variable string) {
+	scheme, rest, _ := strings.Cut(text, "://")
+	switch scheme {
+	case "postgres", "postgresql":
+		l.set("engine.kind", EnginePostgres, variable)
+		l.set("engine.postgres.url", text, variable)
+	case "spanner":
+		part := strings.Split(rest, "/")
+		if len(part) != 6 || part[0] != "projects" || part[2] != "instances" || part[4] != "databases" {
+			l.mistake("%s: is not spanner://projects/PROJECT/instances/INSTANCE/databases/DATABASE", variable)
+			return
+		}
+		l.set("engine.kind", EngineSpanner, variable)
+		l.set("engine.spanner.project_id", part[1], variable)
+		l.set("engine.spanner.instance_id", part[3], variable)
+		l.set("engine.spanner.database_id", part[5], variable)
+	default:
+		l.mistake("%s: is neither a postgres:// nor a spanner:// URL; rows are kept in one of the engines that engine.kind names", variable)
+	}
+}
+
+func (l *loader) readBucket(text, variable string) {
+	l.set("store.kind", StoreGCS, variable)
+	l.set("store.gcs.bucket", text, variable)
 }
 
 // readAddress puts a host and a port in place of those that key has so far. It

@@ -147,21 +147,6 @@ type Webhook struct {
 	Issuer      string `key:"issuer" help:"Issuer that an event must name."`
 }
 
-// Engine configures the engine that keeps rows.
-type Engine struct {
-	Kind       string `key:"kind" help:"pebble: embedded, one process, nothing else to run."`
-	Path       string `key:"path" help:"Folder of the rows. Empty: rows in the data directory."`
-	CacheBytes Bytes  `key:"cache_bytes" help:"Memory for rows read from disk."`
-	MemTable   Bytes  `key:"memtable_bytes" help:"Memory for rows that are gathered before they are written into tables; up to three times as much is in use. More of it makes many writes faster: 32 MiB is good if there is memory."`
-}
-
-// Store configures the object store.
-type Store struct {
-	Kind            string        `key:"kind" help:"fs: files in a folder."`
-	Path            string        `key:"path" help:"Folder of the objects. Empty: objects in the data directory."`
-	LifecyclePeriod time.Duration `key:"lifecycle_period" help:"Pause between two searches for objects that were uploaded 30 days ago and never became permanent."`
-}
-
 // Queue configures delivery. After the k-th lease that ended without an
 // acknowledgement a message waits for BackoffFirst·2^(k-1), at most BackoffMax;
 // once it is older than BackoffLate it waits for BackoffLate each time.
@@ -241,8 +226,16 @@ func Default() *Config {
 			NodeCapacityReleaseRate: 0.1,
 			InitNodeCapacity:        100_000,
 		},
-		Engine: Engine{Kind: "pebble", CacheBytes: 24 << 20, MemTable: 8 << 20},
-		Store:  Store{Kind: "fs", LifecyclePeriod: 24 * time.Hour},
+		Engine: Engine{
+			Kind: EnginePebble, CacheBytes: 24 << 20, MemTable: 8 << 20,
+			Postgres: Postgres{Schema: "holdfast", PoolSize: 20},
+			Spanner:  Spanner{ChangeStream: true},
+			Bigtable: Bigtable{
+				PoolSize: 20, SystemPrefix: "__extenddb_", TxnDeadline: 5 * time.Second, TxnRecordRetention: time.Hour,
+				TombstoneRetention: 24 * time.Hour, SweeperCadence: 5 * time.Second, MaxTables: 900,
+			},
+		},
+		Store: Store{Kind: StoreFS, LifecyclePeriod: 24 * time.Hour},
 		Queue: Queue{
 			Lease:        10 * time.Second,
 			BackoffFirst: time.Second,

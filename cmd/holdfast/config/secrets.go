@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,6 +41,9 @@ type Secrets struct {
 // can read it, and of several processes that start at once all get the same
 // secrets. A file that everybody can read is refused; for one that the owner's
 // group can read there is a warning, because volume managers set that bit.
+//
+// Processes that share an engine have no data directory in common: there the
+// secrets that are not configured follow from the master secret.
 func (c *Config) EnsureSecrets(random io.Reader) (s Secrets, warnings []string, err error) {
 	master := c.Sync.MasterSecret
 	if c.Sync.MasterSecretFile != "" {
@@ -51,6 +56,9 @@ func (c *Config) EnsureSecrets(random io.Reader) (s Secrets, warnings []string, 
 		{"metrics_hash_secret", c.TokenServer.MetricsHashSecret, &s.MetricsHash},
 		{"lease_key", "", &s.LeaseKey},
 		{"admin_token", c.Admin.Token, &s.AdminToken},
+	}
+	if c.Engine.Shared() {
+		return s, nil, derive(master, wanted)
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return Secrets{}, nil, fmt.Errorf("make the data directory: %w", err)
@@ -65,6 +73,23 @@ func (c *Config) EnsureSecrets(random io.Reader) (s Secrets, warnings []string, 
 		return Secrets{}, nil, err
 	}
 	return s, warnings, nil
+}
+
+// derive sets every wanted secret: to what is configured, or to one that follows
+// from the master secret and tells nothing about it (RFC 5869).
+func derive(master Secret, wanted []wantedSecret) error {
+	for _, w := range wanted {
+		*w.dst = w.configured
+		if w.configured != "" {
+			continue
+		}
+		b, err := hkdf.Key(sha256.New, []byte(master), nil, "holdfast "+w.name, secretSize)
+		if err != nil {
+			return fmt.Errorf("derive %s: %w", w.name, err)
+		}
+		*w.dst = Secret(hex.EncodeToString(b))
+	}
+	return nil
 }
 
 type wantedSecret struct {

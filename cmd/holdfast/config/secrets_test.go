@@ -227,3 +227,28 @@ func TestAFileWithSecretsThatEverybodyCanReadIsReported(t *testing.T) {
 		}
 	}
 }
+
+func TestProcessesThatShareAnEngineDeriveTheSameSecrets(t *testing.T) {
+	secretsOf := func(master Secret) Secrets {
+		c := inFreshDir(t)
+		c.Engine.Kind, c.Sync.MasterSecret, c.Admin.Token = EnginePostgres, master, "a configured token"
+		s := ensure(t, c)
+		if _, err := os.Stat(c.DataDir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the data directory was made: %v", err)
+		}
+		return s
+	}
+	one, two, other := secretsOf("0123456789abcdef"), secretsOf("0123456789abcdef"), secretsOf("0123456789abcdeF")
+	if one != two {
+		t.Error("two processes have different secrets")
+	}
+	if one.Master != "0123456789abcdef" || one.AdminToken != "a configured token" {
+		t.Error("configured secrets do not count")
+	}
+	if len(one.LeaseKey) != 2*secretSize || len(one.MetricsHash) != 2*secretSize || one.LeaseKey == one.MetricsHash {
+		t.Errorf("derived secrets of %d and %d bytes", len(one.LeaseKey), len(one.MetricsHash))
+	}
+	if one.LeaseKey == other.LeaseKey {
+		t.Error("another master secret gives the same lease key")
+	}
+}

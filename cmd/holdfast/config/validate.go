@@ -73,11 +73,8 @@ func (c *Config) Validate() error {
 	}
 	c.Sync.validate(m)
 	c.TokenServer.validate(m)
-	m.oneOf("engine.kind", c.Engine.Kind, "pebble")
-	atLeast(m, "engine.cache_bytes", c.Engine.CacheBytes, 1<<20)
-	atLeast(m, "engine.memtable_bytes", c.Engine.MemTable, 1<<20)
-	m.oneOf("store.kind", c.Store.Kind, "fs")
-	atLeast(m, "store.lifecycle_period", c.Store.LifecyclePeriod, time.Minute)
+	c.Engine.validate(m)
+	c.Store.validate(m)
 	c.Queue.validate(m)
 	c.Reconcile.validate(m)
 	c.Admin.validate(m)
@@ -88,6 +85,7 @@ func (c *Config) Validate() error {
 	m.oneOf("log.format", c.Log.Format, "text", "json")
 	atLeast(m, "shutdown.timeout", c.Shutdown.Timeout, 0)
 	c.validateTogether(m)
+	c.validateShared(m)
 	return errors.Join(m.errs...)
 }
 
@@ -97,7 +95,7 @@ func (c *Config) validateTogether(m *mistakes) {
 	if c.Admin.Enabled && syncOn && c.Admin.Listen == c.Sync.Listen && !strings.HasSuffix(c.Admin.Listen, ":0") {
 		m.add("admin.listen", "is the same as sync.listen; the operator's door needs a port of its own")
 	}
-	if c.EnginePath() == c.StorePath() {
+	if c.Engine.Kind == EnginePebble && c.Store.Kind == StoreFS && c.EnginePath() == c.StorePath() {
 		m.add("store.path", "is the same as engine.path; rows and objects need a folder each")
 	}
 	if !c.TokenServer.Enabled || c.Sync.PublicURL != "" || c.TokenServer.InitNodeURL != "" {

@@ -10,6 +10,13 @@ import (
 // jwk is a key that is complete, as TOML below the table of the key.
 const jwk = "kty = 'RSA'\nn = 'AQAB'\ne = 'AQAB'\n"
 
+// What an engine for several processes needs, and enough to choose one.
+const (
+	shared   = "sync.master_secret = '0123456789abcdef'\nsync.public_url = 'https://example.org'\nstore.path = '/x'\n"
+	postgres = "engine.kind = 'postgres'\nengine.postgres.url = 'dbname=holdfast'\n"
+	bigtable = "engine.kind = 'bigtable'\nengine.bigtable.project_id = 'p'\nengine.bigtable.instance_id = 'i'\n"
+)
+
 // TestEveryMistakeNamesItsKey lists a file for every check, and the line that it
 // must give; nothing else may be reported.
 func TestEveryMistakeNamesItsKey(t *testing.T) {
@@ -81,9 +88,32 @@ func TestEveryMistakeNamesItsKey(t *testing.T) {
 		{"[tokenserver.primary_jwk]\nkty = 'RSA'\ne = 'AQAB'", "tokenserver.primary_jwk.n: "},
 		{"[tokenserver.primary_jwk]\nkty = 'RSA'\nn = 'AQAB'\ne = '='", "tokenserver.primary_jwk.e: "},
 		{"[tokenserver.secondary_jwk]\n" + jwk, "tokenserver.primary_jwk.kty: is empty, but there is a secondary_jwk"},
-		{"engine.kind = 'postgres'", `engine.kind: "postgres" is unknown; possible: pebble`},
+		{"engine.kind = 'sqlite'", `engine.kind: "sqlite" is unknown; possible: pebble, postgres, spanner, bigtable`},
+		{shared + "engine.kind = 'postgres'", `engine.postgres.url: is empty, and engine.kind = "postgres" needs it`},
+		{shared + postgres + "engine.postgres.schema = 'a-b'", `engine.postgres.schema: "a-b" is not a name`},
+		{shared + postgres + "engine.postgres.pool_size = 1", "engine.postgres.pool_size: "},
+		{shared + "engine.kind = 'spanner'\nengine.spanner.instance_id = 'i'\nengine.spanner.database_id = 'd'", "engine.spanner.project_id: is empty"},
+		{shared + "engine.kind = 'spanner'\nengine.spanner.project_id = 'p'\nengine.spanner.database_id = 'd'", "engine.spanner.instance_id: is empty"},
+		{shared + "engine.kind = 'spanner'\nengine.spanner.project_id = 'p'\nengine.spanner.instance_id = 'i'", "engine.spanner.database_id: is empty"},
+		{shared + "engine.kind = 'bigtable'\nengine.bigtable.instance_id = 'i'", "engine.bigtable.project_id: is empty"},
+		{shared + "engine.kind = 'bigtable'\nengine.bigtable.project_id = 'p'", "engine.bigtable.instance_id: is empty"},
+		{shared + bigtable + "engine.bigtable.pool_size = 0", "engine.bigtable.pool_size: "},
+		{shared + bigtable + "engine.bigtable.system_prefix = 'a b'", "engine.bigtable.system_prefix: "},
+		{shared + bigtable + "engine.bigtable.txn_deadline = '1ms'", "engine.bigtable.txn_deadline: "},
+		{shared + bigtable + "engine.bigtable.txn_record_retention = '1m'", "engine.bigtable.txn_record_retention: "},
+		{shared + bigtable + "engine.bigtable.tombstone_retention = '1m'", "engine.bigtable.tombstone_retention: "},
+		{shared + bigtable + "engine.bigtable.sweeper_cadence = '0s'", "engine.bigtable.sweeper_cadence: "},
+		{shared + bigtable + "engine.bigtable.max_tables_per_instance = 0", "engine.bigtable.max_tables_per_instance: "},
+		{"sync.public_url = 'https://example.org'\nstore.path = '/x'\n" + postgres, "sync.master_secret: is empty, and with engine.kind"},
+		{"sync.master_secret = '0123456789abcdef'\nstore.path = '/x'\n" + postgres, "sync.public_url: is empty, and with engine.kind"},
+		{"sync.master_secret = '0123456789abcdef'\nsync.public_url = 'https://example.org'\n" + postgres, "store.path: is empty, and with engine.kind"},
 		{"engine.cache_bytes = 1000", "engine.cache_bytes: "},
-		{"store.kind = 'gcs'", `store.kind: "gcs" is unknown; possible: fs`},
+		{"store.kind = 'azure'", `store.kind: "azure" is unknown; possible: fs, gcs, s3`},
+		{"store.kind = 'gcs'", `store.gcs.bucket: is empty, and store.kind = "gcs" needs it`},
+		{"store.kind = 'gcs'\nstore.gcs.bucket = 'b'\nstore.gcs.endpoint = 'x'", "store.gcs.endpoint: is not a URL"},
+		{"store.kind = 's3'", `store.s3.bucket: is empty, and store.kind = "s3" needs it`},
+		{"store.kind = 's3'\nstore.s3.bucket = 'b'\nstore.s3.endpoint = 'x'", "store.s3.endpoint: is not a URL"},
+		{"store.kind = 's3'\nstore.s3.bucket = 'b'\nstore.s3.access_key_id = 'x'", "store.s3.access_key_id: and secret_access_key go together"},
 		{"store.lifecycle_period = '1s'", "store.lifecycle_period: "},
 		{"engine.path = '/x'\nstore.path = '/x'", "store.path: is the same as engine.path"},
 		{"queue.lease = '0s'", "queue.lease: "},
@@ -135,6 +165,9 @@ func TestWhatIsInOrderOrSwitchedOffPasses(t *testing.T) {
 		"[tokenserver.primary_jwk]\n" + jwk,
 		"sync.listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'",
 		"sync.listen = ':8000'\nsync.public_url = 'https://sync.example.org/prefix/'",
+		shared + postgres, shared + bigtable,
+		shared + "[engine]\nkind = 'spanner'\nspanner = {project_id = 'p', instance_id = 'i', database_id = 'd'}",
+		"store = {kind = 's3', s3 = {bucket = 'b', access_key_id = 'a', secret_access_key = 's'}}",
 		"sync.listen = ':8000'\ntokenserver.init_node_url = 'https://sync.example.org'",
 	} {
 		load(t, Options{File: file(t, text)})
