@@ -48,12 +48,22 @@ type Capture struct {
 	queue  Queue
 	tables Tables
 	random io.Reader
+	// releasesOnly: a change stream of the engine reports everything but the
+	// releases that it cannot express.
+	releasesOnly bool
 }
 
 // NewCapture returns a Capture for the spaces that tables knows. The keys of
 // messages come from random, which must be safe for concurrent use.
 func NewCapture(queue Queue, tables Tables, random io.Reader) *Capture {
 	return &Capture{queue: queue, tables: tables, random: random}
+}
+
+// NewReleases returns a Capture for an engine whose own change stream reports the
+// rows written. It sends only what no stream can tell: that a staged link did not
+// reach its permanent row when its batch was committed.
+func NewReleases(queue Queue, tables Tables, random io.Reader) *Capture {
+	return &Capture{queue: queue, tables: tables, random: random, releasesOnly: true}
 }
 
 // Hook is a kv.Hook. It compares what the transaction writes with what it
@@ -67,6 +77,9 @@ func (c *Capture) Hook(tx *kv.Tx) error {
 	releases, err := c.lostHandovers(tx, cs, held)
 	if err != nil {
 		return fmt.Errorf("capture link changes: %w", err)
+	}
+	if c.releasesOnly {
+		cs = nil
 	}
 	records, err := assemble(tx.Tag(), append(cs, releases...), held)
 	if err != nil {

@@ -227,6 +227,17 @@ func TestStagedLinkThatLosesIsReleased(t *testing.T) {
 		`batch_bsos DELETE {"fxa_uid":"u","batch_id":"b","batch_bso_id":"3"} C> tag=batch_commit`)
 }
 
+func TestBesideAChangeStreamOnlyLosersAreReleased(t *testing.T) {
+	w := newWorld(t)
+	w.db = w.plain.WithHooks(NewReleases(rowQueue{}, testTables, rand.NewChaCha8([32]byte{})).Hook)
+	w.commit("", put("staged", "u/b/1", "A"), put("staged", "u/b/2", "B"), put("rows", "u/2", "OLD"))
+	w.want("staging")
+	w.commit(BatchCommitTag, put("rows", "u/1", "BODY"), put("rows", "u/2", "B"), del("staged", "u/b/1"), del("staged", "u/b/2"))
+	w.want("commit", `bsos UPDATE {"fxa_uid":"u","bso_id":"1"} A> tag=batch_commit`)
+	w.commit("", del("rows", "u/1"), del("rows", "u/2"))
+	w.want("deletes")
+}
+
 func TestStagedRowsMayGoInALaterCommit(t *testing.T) {
 	w := newWorld(t)
 	w.commit("", put("staged", "u/b/1", "A"))

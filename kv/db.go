@@ -55,6 +55,27 @@ func (db *DB) CreateSpace(ctx context.Context, name string, opts SpaceOptions) e
 	return db.engine.CreateSpace(ctx, name, opts)
 }
 
+// EnsureSpaces creates those of the spaces that do not exist, as CreateSpace does.
+func (db *DB) EnsureSpaces(ctx context.Context, spaces ...SpaceInfo) error {
+	present, err := db.Spaces(ctx)
+	if err != nil {
+		return err
+	}
+	known := make(map[string]SpaceOptions, len(present))
+	for _, s := range present {
+		known[s.Name] = s.SpaceOptions
+	}
+	for _, s := range spaces {
+		if opts, ok := known[s.Name]; ok && opts == s.SpaceOptions {
+			continue
+		}
+		if err := db.CreateSpace(ctx, s.Name, s.SpaceOptions); err != nil {
+			return fmt.Errorf("space %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
 // DropSpace removes a space as Engine.DropSpace does.
 func (db *DB) DropSpace(ctx context.Context, name string) error {
 	if err := checkSpaceName(name); err != nil {

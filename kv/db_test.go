@@ -274,3 +274,25 @@ func TestPrefixEndIsTheFirstKeyBehindThePrefix(t *testing.T) {
 		}
 	}
 }
+
+func TestEnsureSpacesMakesWhatIsMissing(t *testing.T) {
+	b := newBed(t)
+	ctx := t.Context()
+	var created []string
+	b.faults.Before(func(_ context.Context, c kvtest.Call) error {
+		if c.Op == kvtest.OpCreateSpace {
+			created = append(created, "one")
+		}
+		return nil
+	})
+	if err := b.EnsureSpaces(ctx, kv.SpaceInfo{Name: "plain"}, kv.SpaceInfo{Name: "more", SpaceOptions: kv.SpaceOptions{Links: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(created) != 1 {
+		t.Errorf("%d spaces created, want 1", len(created))
+	}
+	b.mustCommit(t, kv.Write{Space: "more", Key: []byte("k"), Link: "file:///x"})
+	if err := b.EnsureSpaces(ctx, kv.SpaceInfo{Name: "plain", SpaceOptions: kv.SpaceOptions{Links: true}}); !errors.Is(err, kv.ErrSpaceMismatch) {
+		t.Errorf("other options: %v", err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -217,4 +218,40 @@ func TestLargeRecordsNamedInAQueryAreNotHeldTogether(t *testing.T) {
 	if l, err = f.store.List(t.Context(), u, "large", q); err != nil || !l.Whole() {
 		t.Errorf("few bytes are not kept: %v", err)
 	}
+}
+
+// TestALargestBatchFitsIntoOneCommit publishes as many records as BatchLimits allows on a
+// small engine, where each of them costs as many rows as one can.
+func TestALargestBatchFitsIntoOneCommit(t *testing.T) {
+	limits := kv.Limits{CommitRows: 1000, CommitBytes: 4 << 20}
+	records, size := BatchLimits(limits)
+	if records < 150 || size < 2<<20 {
+		t.Fatalf("%d records, %d bytes", records, size)
+	}
+	f := newFaulty(t, Options{MaxBatchRecords: records, MaxBatchBytes: size}, limits)
+	ctx := t.Context()
+	fill := func(ttl int32, payload string, send func([]Patch)) {
+		for from := 0; from < int(records); from += 50 {
+			var patches []Patch
+			for i := from; i < min(from+50, int(records)); i++ {
+				patches = append(patches, patch(fmt.Sprintf("r%05d", i), payload, ttl))
+			}
+			send(patches)
+		}
+	}
+	fill(1000, "x", func(p []Patch) {
+		_, err := f.store.Post(ctx, f.user, "bookmarks", p, none)
+		must(t, err)
+	})
+	staged, err := f.store.StartBatch(ctx, f.user, "bookmarks", nil, none)
+	must(t, err)
+	fill(2000, strings.Repeat("y", int(size/records)), func(p []Patch) {
+		s, err := f.store.Append(ctx, f.user, "bookmarks", staged.Batch, p, none)
+		if err != nil || len(s.TooManyBytes)+len(s.TooManyRecords) > 0 {
+			t.Fatal(err, s)
+		}
+	})
+	_, err = f.store.CommitBatch(ctx, f.user, "bookmarks", staged.Batch, nil, none)
+	must(t, err)
+	f.checkRows(t)
 }

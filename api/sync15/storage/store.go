@@ -84,6 +84,25 @@ type Options struct {
 	OverQuota func(collection string) (refuse bool)
 }
 
+// Rows that publishing a batch writes at most: for each record the staged row, the
+// record's, its old and its new place in the order, and its old and new entry in the
+// expiry index; and besides them the head, the batch and its entry, and messages about
+// links.
+const (
+	rowsPerRecord = 6
+	rowsBesides   = 40
+)
+
+// bytesPerRow is more than the keys and fields of a row take beside its payload.
+const bytesPerRow = 512
+
+// BatchLimits returns what a batch may hold at most, so that one commit of an engine can
+// publish it.
+func BatchLimits(l kv.Limits) (records, bytes int64) {
+	records = int64(l.CommitRows-rowsBesides) / rowsPerRecord
+	return records, int64(l.CommitBytes) - (records*rowsPerRecord+rowsBesides)*bytesPerRow
+}
+
 // Store keeps the storages of all users. It is safe for concurrent use.
 type Store struct {
 	db    *kv.DB
@@ -91,17 +110,20 @@ type Store struct {
 	names collectionNames
 }
 
-// Open creates the spaces that are missing and returns a Store. db must have the
-// hooks that record link changes and expiry times of this package's spaces.
-func Open(ctx context.Context, db *kv.DB, opts Options) (*Store, error) {
-	for _, s := range []kv.SpaceInfo{
+// Spaces returns the spaces that a Store needs.
+func Spaces() []kv.SpaceInfo {
+	return []kv.SpaceInfo{
 		{Name: spaceHeads}, {Name: spaceOrder}, {Name: SpaceBatches}, {Name: spaceCollections},
 		{Name: SpaceRecords, SpaceOptions: kv.SpaceOptions{Links: true}},
 		{Name: SpaceStaged, SpaceOptions: kv.SpaceOptions{Links: true}},
-	} {
-		if err := db.CreateSpace(ctx, s.Name, s.SpaceOptions); err != nil {
-			return nil, fmt.Errorf("open sync storage: %w", err)
-		}
+	}
+}
+
+// Open creates the spaces that are missing and returns a Store. db must have the
+// hooks that record link changes and expiry times of this package's spaces.
+func Open(ctx context.Context, db *kv.DB, opts Options) (*Store, error) {
+	if err := db.EnsureSpaces(ctx, Spaces()...); err != nil {
+		return nil, fmt.Errorf("open sync storage: %w", err)
 	}
 	return &Store{db: db, opts: opts}, nil
 }

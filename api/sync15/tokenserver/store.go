@@ -73,13 +73,16 @@ func NewStore(db *kv.DB, o StoreOptions) (*Store, error) {
 	}}, nil
 }
 
+// Spaces returns the spaces that a Store needs.
+func Spaces() []kv.SpaceInfo {
+	return []kv.SpaceInfo{{Name: servicesSpace}, {Name: usersSpace}, {Name: uidsSpace}}
+}
+
 // CreateSpaces creates the spaces that do not exist yet. Everything else needs
 // them.
 func (s *Store) CreateSpaces(ctx context.Context) error {
-	for _, space := range []string{servicesSpace, usersSpace, uidsSpace} {
-		if err := s.db.CreateSpace(ctx, space, kv.SpaceOptions{}); err != nil {
-			return fmt.Errorf("tokenserver: %w", err)
-		}
+	if err := s.db.EnsureSpaces(ctx, Spaces()...); err != nil {
+		return fmt.Errorf("tokenserver: %w", err)
 	}
 	return nil
 }
