@@ -53,7 +53,7 @@ func (t *transfer) copyPage(ctx context.Context, page []blob.Attrs) error {
 	group.SetLimit(t.Concurrency)
 	for _, a := range page {
 		group.Go(func() error {
-			if err := t.copyObject(ctx, a.Name); err != nil {
+			if err := t.copyObject(ctx, a); err != nil {
 				return fmt.Errorf("object %.200q: %w", a.Name, err)
 			}
 			return nil
@@ -64,36 +64,33 @@ func (t *transfer) copyPage(ctx context.Context, page []blob.Attrs) error {
 
 // copyObject makes the object in the target what it is in the source. One that is
 // there already is from an interrupted run, or from one object store on both sides.
-func (t *transfer) copyObject(ctx context.Context, name string) error {
-	if t.From.Objects.URL(name) == t.To.Objects.URL(name) {
-		return nil
+func (t *transfer) copyObject(ctx context.Context, from blob.Attrs) error {
+	there, err := t.To.Objects.Stat(ctx, from.Name)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		err = t.putObject(ctx, from.Name)
+		if errors.Is(err, blob.ErrNotFound) {
+			return nil // the lifecycle of the source took it
+		}
+	case err == nil && !same(there, from):
+		err = fmt.Errorf("%w: there is an object of this name with another content", ErrNotEmpty)
 	}
-	content, attrs, err := t.From.Objects.Get(ctx, name)
-	if errors.Is(err, blob.ErrNotFound) {
-		return nil // the lifecycle of the source took it
-	}
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	err = t.To.Objects.Put(ctx, name, content, attrs.Size)
-	if errors.Is(err, blob.ErrExists) {
-		err = t.wantSame(ctx, name, attrs)
-	}
-	if err == nil && attrs.Committed {
-		_, err = t.To.Objects.Finalize(ctx, name)
+	if err == nil && from.Committed && !there.Committed {
+		_, err = t.To.Objects.Finalize(ctx, from.Name)
 	}
 	return err
 }
 
-// wantSame compares an object that is in the target already with the one to copy.
-func (t *transfer) wantSame(ctx context.Context, name string, attrs blob.Attrs) error {
-	there, err := t.To.Objects.Stat(ctx, name)
+func (t *transfer) putObject(ctx context.Context, name string) error {
+	content, attrs, err := t.From.Objects.Get(ctx, name)
 	if err != nil {
 		return err
 	}
-	if there.Size != attrs.Size || there.HasCRC32C && attrs.HasCRC32C && there.CRC32C != attrs.CRC32C {
-		return fmt.Errorf("%w: an object of this name with another content", ErrNotEmpty)
-	}
-	return nil
+	defer content.Close()
+	return t.To.Objects.Put(ctx, name, content, attrs.Size)
+}
+
+// same reports whether two objects have the same content, as far as that is known.
+func same(a, b blob.Attrs) bool {
+	return a.Size == b.Size && (!a.HasCRC32C || !b.HasCRC32C || a.CRC32C == b.CRC32C)
 }

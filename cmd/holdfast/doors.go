@@ -213,13 +213,18 @@ func (h *house) adminDoor(serving context.Context) *admin.Server {
 		Metrics: h.metrics.Handler(), Version: versionInfo(), Token: string(h.secrets.AdminToken), Hosts: h.cfg.Admin.Hosts, Logger: h.log,
 	})
 	s.HandleQueues(h.queues)
-	s.HandleVerify(verify.Options{
-		DB: h.db, Store: h.objects, Clock: h.clock, Staged: []string{storage.SpaceStaged}, Index: h.index,
-		Pending: verify.PendingIn(h.changes),
-		Checks:  []verify.Check{{Name: "queues", Run: h.queues.Check}},
-	})
+	s.HandleVerify(h.verifyOptions())
 	for pattern, page := range tokenserver.OperatorPages(h.accounts) {
 		s.Handle(pattern, page)
 	}
 	return s
+}
+
+// verifyOptions says what there is to verify.
+func (h *house) verifyOptions() verify.Options {
+	return verify.Options{
+		DB: h.db, Store: h.objects, Clock: h.clock, Staged: []string{storage.SpaceStaged}, Index: h.index,
+		Pending: verify.PendingIn(h.changes),
+		Checks:  []verify.Check{{Name: "queues", Run: h.queues.Check}},
+	}
 }

@@ -11,17 +11,16 @@ import (
 	"github.com/holdfast-dev/holdfast/api/sync15/storage"
 	"github.com/holdfast-dev/holdfast/api/sync15/tokenserver"
 	"github.com/holdfast-dev/holdfast/blob"
-	"github.com/holdfast-dev/holdfast/blob/fs"
 	"github.com/holdfast-dev/holdfast/changes"
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
 	"github.com/holdfast-dev/holdfast/expiry"
 	"github.com/holdfast-dev/holdfast/kv"
-	"github.com/holdfast-dev/holdfast/kv/pebble"
 	"github.com/holdfast-dev/holdfast/metrics"
 	"github.com/holdfast-dev/holdfast/offload"
 	"github.com/holdfast-dev/holdfast/queue"
 	"github.com/holdfast-dev/holdfast/reconcile"
+	"github.com/holdfast-dev/holdfast/transfer"
 )
 
 // house is everything below the doors: engine, object store and layers, opened
@@ -87,25 +86,27 @@ func (h *house) Close() error {
 }
 
 func (h *house) openEngine(ctx context.Context) error {
-	engine, err := pebble.Open(ctx, h.cfg.EnginePath(), pebble.Options{
-		Clock: h.clock, CacheBytes: int64(h.cfg.Engine.CacheBytes),
-		MemTableBytes: int64(h.cfg.Engine.MemTable), Logger: h.log,
-	})
+	engine, limits, err := openEngine(ctx, h.cfg, h.clock, h.log)
 	if err != nil {
 		return err
 	}
 	h.closers = append(h.closers, engine.Close)
-	h.db = kv.New(engine, pebble.Limits())
+	h.db = kv.New(engine, limits)
+	if err := transfer.Check(ctx, h.db); err != nil {
+		return fmt.Errorf("%w: run holdfast copy again", err)
+	}
 	return nil
 }
 
 // houseSpace remembers, in the row "object_store", that there is an object store.
 // Without it, a disk that is not mounted would be taken for a store that is still to
-// be made, and all objects for deleted.
+// be made, and all objects for deleted. Its row "id" tells this data from other.
 const houseSpace = "holdfast_house"
 
+func houseSpaces() []kv.SpaceInfo { return []kv.SpaceInfo{{Name: houseSpace}} }
+
 func (h *house) openObjects(ctx context.Context) error {
-	if err := h.db.CreateSpace(ctx, houseSpace, kv.SpaceOptions{}); err != nil {
+	if err := h.db.EnsureSpaces(ctx, houseSpaces()...); err != nil {
 		return err
 	}
 	known := []byte("object_store")
@@ -113,10 +114,7 @@ func (h *house) openObjects(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	driver, err := fs.Open(ctx, h.cfg.StorePath(), fs.Options{Logger: h.log, Existing: row.Exists()})
-	if errors.Is(err, fs.ErrNoStore) {
-		return fmt.Errorf("%w, but rows point into one: mount the disk, set store.path to where it is, or restore it", err)
-	}
+	driver, err := openStore(ctx, h.cfg, row.Exists(), h.log)
 	if err != nil {
 		return err
 	}
@@ -201,6 +199,7 @@ func (h *house) newReconciler(wait time.Duration) *reconcile.Reconciler {
 }
 
 func (h *house) openSync(ctx context.Context) error {
+	h.boundBatches()
 	limits := h.cfg.Sync.Limits
 	opts := storage.Options{
 		Clock: h.clock, Random: rand.Reader, SendPurge: storage.SendPurge(h.purges),
@@ -233,4 +232,20 @@ func (h *house) openSync(ctx context.Context) error {
 		return fmt.Errorf("open token server: %w", err)
 	}
 	return nil
+}
+
+// boundBatches lowers the limits of a batch, before anybody is told of them, to what the
+// engine can publish in one commit.
+func (h *house) boundBatches() {
+	l := &h.cfg.Sync.Limits
+	records, bytes := storage.BatchLimits(h.db.Limits(), int64(l.MaxTotalRecords))
+	if int64(l.MaxTotalRecords) > records {
+		h.log.Info("a batch holds fewer records than sync.limits.max_total_records, as the engine demands", "records", records)
+		l.MaxTotalRecords = int(records)
+		l.MaxPostRecords = min(l.MaxPostRecords, l.MaxTotalRecords)
+	}
+	if int64(l.MaxTotalBytes) > bytes {
+		h.log.Info("a batch holds fewer bytes than sync.limits.max_total_bytes, as the engine demands", "bytes", bytes)
+		l.MaxTotalBytes = config.Bytes(bytes)
+	}
 }

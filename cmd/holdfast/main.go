@@ -92,7 +92,8 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetErr(a.errOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	config.Flags(root.PersistentFlags())
-	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.queueCommand(), a.syncCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.copyCommand(), a.queueCommand(),
+		a.syncCommand(), a.configCommand(), a.versionCommand())
 	return withSubcommands(root)
 }
 

@@ -122,7 +122,7 @@ func (h *Home) Output(tb testing.TB, args ...string) string {
 	tb.Helper()
 	r := h.Run(tb, args...)
 	if r.Status != 0 {
-		tb.Fatalf("holdfast %s: status %d\n%s", strings.Join(args, " "), r.Status, r.Stderr)
+		tb.Fatalf("holdfast %s: status %d\n%s%s", strings.Join(args, " "), r.Status, r.Stdout, r.Stderr)
 	}
 	return strings.TrimSuffix(r.Stdout, "\n")
 }

@@ -46,7 +46,7 @@ var _ kv.Engine = (*Engine)(nil)
 // Limits returns what one commit may hold. A commit is in memory about three
 // times while it is applied: as the caller's slices, as the batch, and as the
 // index over the batch until it is flushed.
-func Limits() kv.Limits { return kv.Limits{CommitRows: 200_000, CommitBytes: 256 << 20} }
+func Limits() kv.Limits { return kv.Limits{CommitRows: 200_000, CommitBytes: 288 << 20} }
 
 // Close waits for running calls, closes the folder and gives it up to others.
 func (e *Engine) Close() error {

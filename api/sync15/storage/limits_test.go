@@ -16,7 +16,7 @@ import (
 
 func TestABatchOfTenThousandRecordsIsOneCommit(t *testing.T) {
 	const total = 10_000
-	limits := kv.Limits{CommitRows: 200_000, CommitBytes: 256 << 20} // as the embedded engine's
+	limits := kv.Limits{CommitRows: 200_000, CommitBytes: 288 << 20} // as the embedded engine's
 	f := newFaulty(t, Options{MaxBatchRecords: total, MaxBatchBytes: 1 << 30}, limits)
 	ctx := t.Context()
 	// Half of the records exist, and all that is staged has a life.
@@ -224,7 +224,7 @@ func TestLargeRecordsNamedInAQueryAreNotHeldTogether(t *testing.T) {
 // small engine, where each of them costs as many rows as one can.
 func TestALargestBatchFitsIntoOneCommit(t *testing.T) {
 	limits := kv.Limits{CommitRows: 1000, CommitBytes: 4 << 20}
-	records, size := BatchLimits(limits)
+	records, size := BatchLimits(limits, 10_000)
 	if records < 150 || size < 2<<20 {
 		t.Fatalf("%d records, %d bytes", records, size)
 	}

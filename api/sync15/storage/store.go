@@ -93,13 +93,13 @@ const (
 	rowsBesides   = 40
 )
 
-// bytesPerRow is more than the keys and fields of a row take beside its payload.
-const bytesPerRow = 512
+// bytesPerRow is what these rows take in the mean, beside payloads, with the longest ids.
+const bytesPerRow = 128
 
-// BatchLimits returns what a batch may hold at most, so that one commit of an engine can
-// publish it.
-func BatchLimits(l kv.Limits) (records, bytes int64) {
-	records = int64(l.CommitRows-rowsBesides) / rowsPerRecord
+// BatchLimits returns what a batch may hold so that one commit of an engine can publish
+// it: at most the given number of records, and so many bytes of payload.
+func BatchLimits(l kv.Limits, most int64) (records, bytes int64) {
+	records = min(most, int64(l.CommitRows-rowsBesides)/rowsPerRecord)
 	return records, int64(l.CommitBytes) - (records*rowsPerRecord+rowsBesides)*bytesPerRow
 }
 
