@@ -12,7 +12,11 @@ func greet(out io.Writer, cfg *config.Loaded, doors []*door) {
 	for _, d := range doors {
 		fmt.Fprintf(out, "%s door: http://%s\n", d.name, d.listener.Addr())
 	}
-	fmt.Fprintf(out, "data directory: %s\n", cfg.DataDir)
+	if cfg.Engine.Shared() {
+		fmt.Fprintf(out, "data directory: none; rows in %s, objects in %s\n", cfg.Engine.Kind, cfg.Store.Kind)
+	} else {
+		fmt.Fprintf(out, "data directory: %s\n", cfg.DataDir)
+	}
 	if !cfg.TokenServer.Enabled || !cfg.Sync.Enabled {
 		return
 	}

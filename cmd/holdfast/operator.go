@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-dev/holdfast/kv/pebble"
 )
 
-// The operator's commands speak to the admin door. One process owns the data
-// directory: if none does, they open it themselves and ask the pages in their own
-// process; else they ask that process.
+// The operator's commands speak to the admin door. An engine that several processes
+// share they open themselves, and ask the pages in their own process. The embedded
+// engine belongs to one process: if there is none, they do the same; else they ask it.
 
 // adminAddressFile tells where the admin door of the process that owns the data
 // directory listens.
@@ -49,7 +49,7 @@ type operator struct {
 
 // operator finds the admin door, or opens the data directory to be it.
 func (a *app) operator(ctx context.Context, cfg *config.Loaded) (*operator, error) {
-	if _, err := os.Stat(cfg.DataDir); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(cfg.DataDir); errors.Is(err, fs.ErrNotExist) && !cfg.Engine.Shared() {
 		return nil, fmt.Errorf("there is no data directory %s; is data_dir right, and was `holdfast serve` run?", cfg.DataDir)
 	}
 	secrets, _, err := cfg.EnsureSecrets(rand.Reader)

@@ -60,10 +60,12 @@ func runServe(ctx context.Context, cfg *config.Loaded, log *slog.Logger, out io.
 	}
 	if operator != nil {
 		operator.handler = h.adminDoor(ctx)
-		if err := writeAdminAddress(cfg, operator.listener.Addr().String()); err != nil {
-			return errors.Join(err, h.Close())
+		if !cfg.Engine.Shared() {
+			if err := writeAdminAddress(cfg, operator.listener.Addr().String()); err != nil {
+				return errors.Join(err, h.Close())
+			}
+			defer removeAdminAddress(cfg)
 		}
-		defer removeAdminAddress(cfg)
 	}
 	greet(out, cfg, doors)
 	err = h.run(ctx, doors)
