@@ -40,8 +40,13 @@ func (e *Engine) readFeed(ctx context.Context, name string, number int, after kv
 		return nil, fmt.Errorf("%w: the space has %d shards", kv.ErrInvalid, s.FeedShards)
 	}
 	cutoff := uint64(kv.VersionAt(e.opts.Clock.Now().Add(-s.FeedRetention)))
-	if err := e.catchUp(ctx, s, number); err != nil {
-		return nil, err
+	limit = min(limit, feedPage)
+	id := shardID{s.stream, number}
+	// Who is behind anyhow need not wait for what comes last.
+	if known := e.feeds.published(id); len(known.after(from, limit)) < limit {
+		if err := e.catchUp(ctx, s, number); err != nil {
+			return nil, err
+		}
 	}
 	prefix := s.shardKey(number)
 	for {
@@ -56,7 +61,8 @@ func (e *Engine) readFeed(ctx context.Context, name string, number int, after kv
 		if err != nil {
 			return nil, err
 		}
-		entries, again, err := e.readPublished(ctx, prefix, h, from, cutoff, min(limit, feedPage))
+		e.feeds.sawPublished(id, h)
+		entries, again, err := e.readPublished(ctx, prefix, h, from, cutoff, limit)
 		if !again {
 			return entries, err
 		}

@@ -41,10 +41,10 @@ type shard struct {
 	owned bool
 	head  head
 	raw   []byte
-	// seen is the head of another owner, and silent how many looks found it
-	// unchanged while there was something to forward.
-	seen   []byte
-	silent int
+	// others is the head of another owner, as it was found when there was something
+	// to forward; since is the look that found it so first.
+	others []byte
+	since  int
 }
 
 type feeds struct {
@@ -53,11 +53,25 @@ type feeds struct {
 	mu     sync.Mutex
 	shards map[shardID]*shard
 	woken  map[shardID]*space
+	// heads are those that readers saw last: at least that much is published.
+	heads map[shardID]head
 }
 
 func (f *feeds) init() {
 	f.wake = make(chan struct{}, 1)
-	f.shards, f.woken = map[shardID]*shard{}, map[shardID]*space{}
+	f.shards, f.woken, f.heads = map[shardID]*shard{}, map[shardID]*space{}, map[shardID]head{}
+}
+
+func (f *feeds) published(id shardID) head {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.heads[id]
+}
+
+func (f *feeds) sawPublished(id shardID, h head) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heads[id] = h
 }
 
 func (f *feeds) shard(id shardID) *shard {
@@ -154,8 +168,16 @@ func (e *Engine) forwardHints(ctx context.Context, s *space, number int, sh *sha
 		if err != nil {
 			return err
 		}
+		if len(out) > 0 && !sh.owned {
+			// What was published before may still be in the rows: they are read
+			// again once it is not.
+			if err := e.takeOver(ctx, s, number, sh, force); err != nil {
+				return err
+			}
+			continue
+		}
 		if len(out) > 0 {
-			if err := e.publish(ctx, s, number, sh, out, force); err != nil {
+			if err := e.publish(ctx, s, number, sh, out); err != nil {
 				return err
 			}
 		}
@@ -233,11 +255,9 @@ func gather(rows []*row) (out []outgoing, whole bool, err error) {
 	return out, true, nil
 }
 
-// publish appends entries to the shard and takes them out of their rows.
-func (e *Engine) publish(ctx context.Context, s *space, number int, sh *shard, out []outgoing, force bool) error {
-	if err := e.takeOver(ctx, s, number, sh, force); err != nil {
-		return err
-	}
+// publish appends entries to a shard that this process owns, and takes them out of
+// their rows.
+func (e *Engine) publish(ctx context.Context, s *space, number int, sh *shard, out []outgoing) error {
 	// A request whose fate is unknown may be carried out at any time, in places where
 	// other entries must not come then: whatever goes wrong ends the epoch.
 	owned := false
@@ -316,15 +336,8 @@ func (e *Engine) clearOutboxes(ctx context.Context, s *space, out []outgoing) er
 	return e.plain(ctx, "clear outboxes", s.table, keys, ms)
 }
 
-// patience is how many looks at a shard with something to forward, and with an owner
-// that does nothing about it, make another process take it over: 10 s.
-const patience = int(10 * time.Second / busyPoll)
-
-// takeOver makes sure that this process owns the shard.
+// takeOver makes this process the owner of the shard.
 func (e *Engine) takeOver(ctx context.Context, s *space, number int, sh *shard, force bool) error {
-	if sh.owned {
-		return nil
-	}
 	prefix := s.shardKey(number)
 	raw, err := e.readCell(ctx, "read head", e.streamTable, prefix+headKey, headCell)
 	if err != nil {
@@ -335,16 +348,12 @@ func (e *Engine) takeOver(ctx context.Context, s *space, number int, sh *shard, 
 		return err
 	}
 	if h.owner != e.writer && h.owner != ([writerSize]byte{}) && !force {
-		if bytes.Equal(raw, sh.seen) {
-			sh.silent++
-		} else {
-			sh.seen, sh.silent = raw, 0
+		if !bytes.Equal(raw, sh.others) {
+			sh.others, sh.since = raw, 0
 		}
-		if sh.silent < patience {
-			return errOwned
-		}
+		return errOwned
 	}
-	sh.raw, sh.silent = raw, 0
+	sh.raw, sh.others = raw, nil
 	if err := e.setHead(ctx, "take over", prefix, sh, h.takenBy(e.writer)); err != nil {
 		return err
 	}
@@ -449,18 +458,35 @@ func (e *Engine) forwardWoken(ctx context.Context) {
 	f.woken = map[shardID]*space{}
 	f.mu.Unlock()
 	for id, s := range woken {
-		e.forwardQuietly(ctx, s, id.number)
+		e.forwardQuietly(ctx, s, id.number, false)
 	}
 }
 
-// forwardQuietly forwards, and leaves what fails for the next time.
-func (e *Engine) forwardQuietly(ctx context.Context, s *space, number int) {
-	err := e.forward(ctx, s, number, false)
+// forwardQuietly forwards, and leaves what fails for the next time. It reports
+// whether another process owns the shard.
+func (e *Engine) forwardQuietly(ctx context.Context, s *space, number int, force bool) (owned bool) {
+	err := e.forward(ctx, s, number, force)
 	if isCode(err, codes.NotFound) {
 		e.forget(s.Name)
 	} else if err != nil && !errors.Is(err, errOwned) && ctx.Err() == nil {
 		e.log.Debug("bigtable: feed not forwarded", "space", s.Name, "shard", number, "error", err)
 	}
+	return errors.Is(err, errOwned)
+}
+
+// patience is for how many looks an owner may leave entries lying before others take
+// the shard over: 10 s.
+const patience = int(10 * time.Second / busyPoll)
+
+// gone reports whether the owner of a shard seems to be, after look n found something
+// to forward.
+func (sh *shard) gone(n int) bool {
+	sh.semaphore <- struct{}{}
+	defer func() { <-sh.semaphore }()
+	if sh.since == 0 {
+		sh.since = n
+	}
+	return sh.others != nil && n-sh.since >= patience
 }
 
 // look searches the feeds that this process knows for hints of others.
@@ -476,7 +502,9 @@ func (e *Engine) look(ctx context.Context, n int) {
 				break
 			}
 			number = int(hints[0].key[streamIDSize])<<8 | int(hints[0].key[streamIDSize+1])
-			e.forwardQuietly(ctx, s, number)
+			if e.forwardQuietly(ctx, s, number, false) && e.feeds.shard(shardID{s.stream, number}).gone(n) {
+				e.forwardQuietly(ctx, s, number, true)
+			}
 		}
 		if n%trimLooks == 0 {
 			e.trim(ctx, s)

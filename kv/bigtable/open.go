@@ -11,8 +11,6 @@ import (
 	bt "cloud.google.com/go/bigtable"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
-
-	"github.com/holdfast-dev/holdfast/kv"
 )
 
 // Open opens the engine, and creates the system's tables if they are missing. Its
@@ -212,10 +210,4 @@ func explainStart(err error, o Options) error {
 		return fmt.Errorf("the credentials are not accepted (credentials_path): %w", err)
 	}
 	return err
-}
-
-// errInternal is what a caller learns of a table that the catalog has and the
-// service has not.
-func errInternal(s *space) error {
-	return fmt.Errorf("%w: table %s of space %s is missing", kv.ErrCorrupt, s.table.name, s.Name)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	bt "cloud.google.com/go/bigtable"
 	"google.golang.org/grpc/codes"
@@ -41,11 +42,15 @@ func decodeRow(s *space, r bt.Row) (*row, error) {
 	return out, nil
 }
 
+// timePerRow is what a call gets beyond callTimeout for each row that it reads.
+const timePerRow = 20 * time.Millisecond
+
 // readRows reads rows of one space by their keys, absent ones included.
 func (e *Engine) readRows(ctx context.Context, step string, s *space, keys []string, filter bt.Filter) (map[string]*row, error) {
 	rows := make(map[string]*row, len(keys))
 	var bad error
-	err := e.read(ctx, step, s.table, callTimeout, bt.RowList(keys), func() { clear(rows) }, func(r bt.Row) bool {
+	timeout := callTimeout + time.Duration(len(keys))*timePerRow
+	err := e.read(ctx, step, s.table, timeout, bt.RowList(keys), func() { clear(rows) }, func(r bt.Row) bool {
 		row, err := decodeRow(s, r)
 		bad, rows[r.Key()] = err, row
 		return err == nil

@@ -90,10 +90,3 @@ func (h *hybrid) raise(p uint64) {
 	defer h.mu.Unlock()
 	h.last = max(h.last, p)
 }
-
-// reached returns the largest number that was given out in the normal way.
-func (h *hybrid) reached() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.last
-}
