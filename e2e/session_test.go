@@ -67,15 +67,20 @@ const everyCollection = "meta,crypto,tabs,bookmarks,history,clients,own-one"
 
 func TestSessionOfABrowserWithEverythingInRows(t *testing.T) {
 	t.Parallel()
-	session(t, program.NewHome(t))
+	home := program.NewHome(t)
+	session(t, home)
+	auditFolder(t, home.Dir)
 }
 
 func TestSessionOfABrowserWithEverythingOffloaded(t *testing.T) {
 	t.Parallel()
-	session(t, program.NewHome(t,
-		"HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection,
-		`HOLDFAST_SYNC_LIMITS_COLLECTIONS={"history":{"max_record_payload_bytes":20971520,"max_post_bytes":26214400,"max_request_bytes":26218496}}`))
+	home := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection, largeHistory)
+	session(t, home)
+	auditFolder(t, home.Dir)
 }
+
+// largeHistory allows history larger payloads than other collections.
+const largeHistory = `HOLDFAST_SYNC_LIMITS_COLLECTIONS={"history":{"max_record_payload_bytes":20971520,"max_post_bytes":26214400,"max_request_bytes":26218496}}`
 
 // session does what a browser does in its life with a server.
 func session(t *testing.T, home *program.Home) {
@@ -90,7 +95,6 @@ func session(t *testing.T, home *program.Home) {
 	waitForQueues(t, home)
 	agrees(t, home)
 	server.Stop(t)
-	auditFolder(t, home.Dir)
 }
 
 // firstSync is what desktop does with a new account.

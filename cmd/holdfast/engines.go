@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,19 +12,33 @@ import (
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
 	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/kv/bigtable"
 	"github.com/holdfast-dev/holdfast/kv/pebble"
 )
 
 // openEngine opens the engine that the configuration names.
 func openEngine(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *slog.Logger) (kv.Engine, kv.Limits, error) {
-	e := &cfg.Engine
-	engine, err := pebble.Open(ctx, cfg.EnginePath(), pebble.Options{
-		Clock: c, CacheBytes: int64(e.CacheBytes), MemTableBytes: int64(e.MemTable), Logger: log,
-	})
-	if err != nil {
-		return nil, kv.Limits{}, err
+	switch cfg.Engine.Kind {
+	case config.EngineBigtable:
+		engine, err := openBigtable(ctx, cfg, c, log)
+		return engine, bigtable.Limits(), err
+	default:
+		engine, err := pebble.Open(ctx, cfg.EnginePath(), pebble.Options{
+			Clock: c, CacheBytes: int64(cfg.Engine.CacheBytes), MemTableBytes: int64(cfg.Engine.MemTable), Logger: log,
+		})
+		return engine, pebble.Limits(), err
 	}
-	return engine, pebble.Limits(), nil
+}
+
+func openBigtable(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *slog.Logger) (kv.Engine, error) {
+	b := &cfg.Engine.Bigtable
+	return bigtable.Open(ctx, bigtable.Options{
+		ProjectID: b.ProjectID, InstanceID: b.InstanceID, DataInstanceID: b.DataInstanceID,
+		CredentialsPath: b.CredentialsPath, EmulatorHost: b.EmulatorHost,
+		PoolSize: b.PoolSize, AppProfile: b.AppProfile, SystemPrefix: b.SystemPrefix,
+		TxnDeadline: b.TxnDeadline, TxnRecordRetention: b.TxnRecordRetention, TombstoneRetention: b.TombstoneRetention,
+		SweeperCadence: b.SweeperCadence, MaxTables: b.MaxTables, Clock: c, Rand: rand.Reader, Logger: log,
+	})
 }
 
 // storeDriver is a driver that its opener closes.

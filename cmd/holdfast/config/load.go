@@ -44,6 +44,7 @@ func Load(opts Options) (*Loaded, error) {
 	l.readAliases(env)
 	l.readEnv(env)
 	l.readFlags(opts.Flags)
+	l.readEmulators(env)
 	if len(l.errs) == 0 {
 		// A value that could not be read keeps its default, and what Validate
 		// would say about that is noise.
@@ -54,6 +55,19 @@ func Load(opts Options) (*Loaded, error) {
 	}
 	l.Warnings = append(l.Warnings, cfg.warnings()...)
 	return l.Loaded, nil
+}
+
+// readEmulators reads the variables that all clients of a service understand. A key that
+// is set counts more.
+func (l *loader) readEmulators(env map[string]string) {
+	for variable, name := range map[string]string{
+		"BIGTABLE_EMULATOR_HOST": "engine.bigtable.emulator_host",
+		"SPANNER_EMULATOR_HOST":  "engine.spanner.emulator_host",
+	} {
+		if host := env[variable]; host != "" && *l.keys[name].value.(*string) == "" {
+			l.set(name, host, variable)
+		}
+	}
 }
 
 // loader collects values and mistakes.

@@ -428,3 +428,15 @@ func FuzzParseBytes(f *testing.F) {
 		}
 	})
 }
+
+func TestEmulatorsOfTheEnvironmentCountUnlessAKeyIsSet(t *testing.T) {
+	env := []string{"BIGTABLE_EMULATOR_HOST=127.0.0.1:1", "SPANNER_EMULATOR_HOST=127.0.0.1:2"}
+	l := load(t, Options{Env: env})
+	if b, s := l.Engine.Bigtable.EmulatorHost, l.Engine.Spanner.EmulatorHost; b != "127.0.0.1:1" || s != "127.0.0.1:2" {
+		t.Errorf("emulators %q and %q", b, s)
+	}
+	l = load(t, Options{File: file(t, "engine.bigtable.emulator_host = 'localhost:3'"), Env: env})
+	if b := l.Engine.Bigtable.EmulatorHost; b != "localhost:3" {
+		t.Errorf("emulator %q", b)
+	}
+}

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"io"
+	"log"
+	"testing"
+
+	"cloud.google.com/go/bigtable/bttest"
+	"google.golang.org/grpc"
+
+	"github.com/holdfast-dev/holdfast/e2e/program"
+)
+
+// quiet swallows what a proxy has to say about processes that are killed.
+var quiet = log.New(io.Discard, "", 0)
+
+// place is an engine or a store that several processes may share.
+type place struct {
+	name string
+	// start makes a fresh one and returns the settings that lead to it.
+	start func(t *testing.T) (env []string)
+}
+
+// masterSecret is that of every process on a shared engine.
+const masterSecret = "HOLDFAST_SYNC_MASTER_SECRET=a secret of all processes"
+
+var bigtableEngine = place{"bigtable", func(t *testing.T) []string {
+	server, err := bttest.NewServer("127.0.0.1:0", grpc.MaxRecvMsgSize(1<<28), grpc.MaxSendMsgSize(1<<28))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return []string{
+		masterSecret, "HOLDFAST_ENGINE_KIND=bigtable", "HOLDFAST_ENGINE_BIGTABLE_PROJECT_ID=project",
+		"HOLDFAST_ENGINE_BIGTABLE_INSTANCE_ID=instance", "HOLDFAST_ENGINE_BIGTABLE_EMULATOR_HOST=" + server.Addr,
+	}
+}}
+
+var folderStore = place{"fs", func(t *testing.T) []string {
+	return []string{"HOLDFAST_STORE_PATH=" + t.TempDir()}
+}}
+
+func TestSessionsOnEveryEngineAndStore(t *testing.T) {
+	for _, engine := range []place{bigtableEngine} {
+		for _, store := range []place{folderStore} {
+			t.Run(engine.name+" "+store.name, func(t *testing.T) {
+				t.Parallel()
+				home := program.NewHome(t, append(engine.start(t), store.start(t)...)...)
+				home.Env = append(home.Env, "HOLDFAST_SYNC_PUBLIC_URL="+home.SyncURL(), "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection, largeHistory)
+				session(t, home)
+			})
+		}
+	}
+}
