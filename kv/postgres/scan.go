@@ -1,0 +1,144 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/kv"
+)
+
+// A scan reads page after page, each a statement of its own, and holds no
+// connection while fn runs. A page ends after so many rows or, with the row that
+// crosses the border, after so many bytes of values.
+const (
+	firstPage = 100 // for callers that stop soon
+	fullPage  = 1000
+	pageBytes = 4 << 20
+)
+
+// Scan implements kv.Engine.
+func (e *Engine) Scan(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) error {
+	if err := e.scan(ctx, space, r, fn); err != nil {
+		return fmt.Errorf("postgres: scan of space %s: %w", space, interrupted(ctx, err))
+	}
+	return nil
+}
+
+func (e *Engine) scan(ctx context.Context, name string, r kv.Range, fn func(kv.Row) bool) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
+	var sp *space
+	var page []kv.Row
+	s := scanner{engine: e, r: r, now: e.clock.Now(), size: firstPage}
+	err := e.withSpaces(ctx, []string{name}, func(spaces map[string]*space) (err error) {
+		sp = spaces[name]
+		page, err = s.page(ctx, sp)
+		return err
+	})
+	for seen := 0; err == nil && len(page) > 0; {
+		for _, row := range page {
+			if seen++; !fn(row) || seen == r.Limit {
+				return nil
+			}
+		}
+		if s.done {
+			return nil
+		}
+		s.size = fullPage
+		if s.r.Limit > 0 {
+			s.r.Limit = r.Limit - seen
+		}
+		page, err = s.page(ctx, sp)
+		if spaceGone(err) {
+			err = fmt.Errorf("%w: it was dropped meanwhile", kv.ErrSpaceNotFound)
+		}
+	}
+	return err
+}
+
+// scanner reads the pages of one scan.
+type scanner struct {
+	engine *Engine
+	r      kv.Range // what is left of the range
+	now    time.Time
+	size   int
+	// done: the last page reached the end.
+	done bool
+}
+
+// page reads rows at the beginning of what is left of the range, and cuts them
+// off it.
+func (s *scanner) page(ctx context.Context, sp *space) ([]kv.Row, error) {
+	size := s.size
+	if s.r.Limit > 0 {
+		size = min(size, s.r.Limit)
+	}
+	if s.r.End != nil && string(s.r.Start) >= string(s.r.End) {
+		s.done = true
+		return nil, nil
+	}
+	sql, a := s.query(sp, size)
+	var rows []kv.Row
+	bytes := 0
+	err := s.engine.roundTrip(ctx, sql, a, func(v [][]byte) error {
+		var row kv.Row
+		err := decodeRow(v, s.now, &row)
+		bytes += len(row.Value)
+		rows = append(rows, row)
+		return err
+	})
+	if err != nil || len(rows) == 0 {
+		s.done = true
+		return nil, err
+	}
+	s.done = len(rows) < size && bytes < pageBytes
+	last := rows[len(rows)-1].Key
+	if s.r.Reverse {
+		s.r.End = last
+	} else {
+		s.r.Start = append(last[:len(last):len(last)], 0)
+	}
+	return rows, nil
+}
+
+// query asks for rows up to the one with which the values reach pageBytes.
+func (s *scanner) query(sp *space, size int) (string, *args) {
+	a := new(args)
+	param := func(set func()) string { set(); return fmt.Sprintf("$%d", len(a.values)) }
+	conditions := []string{"true"}
+	bound := func(op string, key []byte) {
+		// Keys with the same head are in the range or not by the rest of them.
+		conditions = append(conditions, fmt.Sprintf("substr(key, 1, %d) %s= %s", headSize, op, param(func() { a.bytes(head(key)) })))
+		if len(key) >= headSize || op == "<" {
+			whole := op
+			if op == ">" {
+				whole = ">="
+			}
+			conditions = append(conditions, fmt.Sprintf("key %s %s", whole, param(func() { a.bytes(key) })))
+		}
+	}
+	if len(s.r.Start) > 0 {
+		bound(">", s.r.Start)
+	}
+	if s.r.End != nil {
+		bound("<", s.r.End)
+	}
+	if !s.r.IncludeExpired {
+		conditions = append(conditions, "(expires_at is null or expires_at > "+param(func() { a.int8(s.now.UnixMicro()) })+")")
+	}
+	direction := ""
+	if s.r.Reverse {
+		direction = " desc"
+	}
+	return fmt.Sprintf(`select key, value, link, expires_at, version from (
+			select *, sum(octet_length(value)) over (rows between unbounded preceding and 1 preceding) as before from (
+				select * from %[1]s where %[2]s order by substr(key, 1, %[3]d)%[4]s, key%[4]s limit %[5]s
+			) as page
+		) as page where before is null or before < %[6]s`,
+		sp.table, strings.Join(conditions, " and "), headSize, direction,
+		param(func() { a.int8(int64(size)) }), param(func() { a.int8(pageBytes) })), a
+}
