@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/holdfast-dev/holdfast/e2e/program"
+	"github.com/holdfast-dev/holdfast/kv/postgres/pgtest"
 )
 
 // quiet swallows what a proxy has to say about processes that are killed.
@@ -36,12 +37,19 @@ var bigtableEngine = place{"bigtable", func(t *testing.T) []string {
 	}
 }}
 
+var postgresEngine = place{"postgres", func(t *testing.T) []string {
+	return []string{
+		masterSecret, "HOLDFAST_ENGINE_KIND=postgres", "HOLDFAST_ENGINE_POSTGRES_URL=" + pgtest.Shared(t).URL(),
+		"HOLDFAST_ENGINE_POSTGRES_SCHEMA=" + pgtest.NewSchema(),
+	}
+}}
+
 var folderStore = place{"fs", func(t *testing.T) []string {
 	return []string{"HOLDFAST_STORE_PATH=" + t.TempDir()}
 }}
 
 func TestSessionsOnEveryEngineAndStore(t *testing.T) {
-	for _, engine := range []place{bigtableEngine} {
+	for _, engine := range []place{bigtableEngine, postgresEngine} {
 		for _, store := range []place{folderStore} {
 			t.Run(engine.name+" "+store.name, func(t *testing.T) {
 				t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/bigtable"
 	"github.com/holdfast-dev/holdfast/kv/pebble"
+	"github.com/holdfast-dev/holdfast/kv/postgres"
 )
 
 // openEngine opens the engine that the configuration names.
@@ -22,6 +23,12 @@ func openEngine(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *slo
 	case config.EngineBigtable:
 		engine, err := openBigtable(ctx, cfg, c, log)
 		return engine, bigtable.Limits(), err
+	case config.EnginePostgres:
+		p := &cfg.Engine.Postgres
+		engine, err := postgres.Open(ctx, postgres.Options{
+			URL: string(p.URL), ListenURL: string(p.ListenURL), Schema: p.Schema, PoolSize: p.PoolSize, Clock: c, Logger: log,
+		})
+		return engine, postgres.Limits(), err
 	default:
 		engine, err := pebble.Open(ctx, cfg.EnginePath(), pebble.Options{
 			Clock: c, CacheBytes: int64(cfg.Engine.CacheBytes), MemTableBytes: int64(cfg.Engine.MemTable), Logger: log,
