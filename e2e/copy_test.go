@@ -15,8 +15,22 @@ func TestCopyMovesEverything(t *testing.T) {
 	t.Parallel()
 	source, target := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection), program.NewHome(t)
 	want := fillForCopy(t, source)
-	moves(t, source, target, configOf(t, target, ""), want)
+	moves(t, source, target, configOf(t, target), want)
 	auditFolder(t, target.Dir)
+}
+
+// TestCopyMovesToTheCluster copies a laptop's data to an engine that processes share.
+func TestCopyMovesToTheCluster(t *testing.T) {
+	for _, engine := range []place{postgresEngine, bigtableEngine} {
+		t.Run(engine.name, func(t *testing.T) {
+			t.Parallel()
+			source := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection)
+			want := fillForCopy(t, source)
+			target := program.NewHome(t, append(engine.start(t), folderStore.start(t)...)...)
+			target.Env = append(target.Env, "HOLDFAST_SYNC_PUBLIC_URL="+target.SyncURL())
+			moves(t, source, target, configOf(t, target), want)
+		})
+	}
 }
 
 // fillForCopy gives a home records of two users, some offloaded, and an open batch, and
@@ -36,11 +50,25 @@ func fillForCopy(t *testing.T, home *program.Home) map[string]string {
 	return want
 }
 
-// configOf writes a configuration file for a home, with more lines.
-func configOf(t *testing.T, home *program.Home, lines string) string {
+// configOf writes a configuration file with the settings of a home.
+func configOf(t *testing.T, home *program.Home) string {
+	lines := []string{"data_dir = '" + home.Dir + "'"}
+	for _, setting := range home.Env {
+		name, value, _ := strings.Cut(setting, "=")
+		table, key := "", strings.ToLower(strings.TrimPrefix(name, "HOLDFAST_"))
+		for _, t := range []string{"engine_postgres", "engine_bigtable", "engine_spanner", "engine", "store_gcs", "store_s3", "store", "sync"} {
+			if rest, ok := strings.CutPrefix(key, t+"_"); ok {
+				table, key = strings.ReplaceAll(t, "_", ".")+".", rest
+				break
+			}
+		}
+		if value != "true" {
+			value = "'" + value + "'"
+		}
+		lines = append(lines, table+key+" = "+value)
+	}
 	path := filepath.Join(t.TempDir(), "holdfast.toml")
-	text := "data_dir = '" + home.Dir + "'\n" + lines
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
