@@ -127,9 +127,7 @@ func newerPebble(err error) error {
 // hasTables reports whether a folder has ever held more than a log.
 func hasTables(dir string, disk vfs.FS) (bool, error) {
 	names, err := disk.List(dir)
-	return slices.ContainsFunc(names, func(name string) bool {
-		return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
-	}), err
+	return slices.ContainsFunc(names, isTable), err
 }
 
 func firstOf(a, b error) error {
