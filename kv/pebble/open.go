@@ -239,10 +239,13 @@ func (e *Engine) pebbleOptions(opts Options) *pebbledb.Options {
 		MaxOpenFiles:                1000,
 		MemTableSize:                uint64(opts.MemTableBytes),
 		MemTableStopWritesThreshold: memTables,
-		L0CompactionThreshold:       2,
-		L0StopWritesThreshold:       24,
-		LBaseMaxBytes:               64 << 20,
-		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		// Half as many tables, one over another, are merged into the next level. With
+		// less, records of a few hundred bytes are written once more, and with more each
+		// read has more tables to look into.
+		L0CompactionThreshold:      8,
+		L0StopWritesThreshold:      24,
+		LBaseMaxBytes:              64 << 20,
+		CompactionConcurrencyRange: func() (int, int) { return 1, 2 },
 		// Spread the writing of large files over time, so that a sync of the log
 		// does not wait for it.
 		BytesPerSync: 512 << 10,
