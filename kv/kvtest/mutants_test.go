@@ -286,6 +286,36 @@ func readMutants() []seeded {
 				return rows, err
 			}
 		}, []string{"RowsOfGetBelongToTheCaller"}},
+		{"rows of get in the order of their keys", func(m *mutant) {
+			m.get = func(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
+				rows, err := m.Model.Get(ctx, refs)
+				slices.SortFunc(rows, func(a, b kv.Row) int { return bytes.Compare(a.Key, b.Key) })
+				return rows, err
+			}
+		}, []string{"GetKeepsTheOrderOfItsRefs", "GetOfManyRowsIsAsGetOfEach"}},
+		{"get finds a key named twice once", func(m *mutant) {
+			m.get = func(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
+				rows, err := m.Model.Get(ctx, refs)
+				seen := map[string]bool{}
+				for i, ref := range refs {
+					if p := place(ref.Space, ref.Key); seen[p] {
+						rows[i] = kv.Row{Key: rows[i].Key}
+					} else {
+						seen[p] = true
+					}
+				}
+				return rows, err
+			}
+		}, []string{"GetKeepsTheOrderOfItsRefs", "GetOfManyRowsIsAsGetOfEach"}},
+		{"get shows all rows as its first ref wants", func(m *mutant) {
+			m.get = func(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
+				changed := slices.Clone(refs)
+				for i := range changed {
+					changed[i].IncludeExpired = refs[0].IncludeExpired
+				}
+				return m.Model.Get(ctx, changed)
+			}
+		}, []string{"GetOfManyRowsIsAsGetOfEach"}},
 		{"absence is an error", func(m *mutant) {
 			m.get = func(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 				rows, err := m.Model.Get(ctx, refs)

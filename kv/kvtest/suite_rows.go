@@ -3,6 +3,7 @@ package kvtest
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ func rowCases() []suiteCase {
 		{"WriteReplacesTheWholeRow", caseReplace},
 		{"DeleteRemovesTheRow", caseDelete},
 		{"GetKeepsTheOrderOfItsRefs", caseGetOrder},
+		{"GetOfManyRowsIsAsGetOfEach", caseGetMany},
 		{"EngineKeepsNoBytesOfTheCaller", caseCallerBytes},
 		{"RowsOfGetBelongToTheCaller", caseGetBytes},
 		{"ValuesOfEverySize", caseValueSizes},
@@ -86,6 +88,59 @@ func caseGetOrder(f *fixture) {
 	}
 	if diff := cmp.Diff([]string{"b1", "a2", "", "a1", "b1", ""}, got); diff != "" {
 		f.Errorf("values (-want +got):\n%s", diff)
+	}
+}
+
+// caseGetMany reads rows of all kinds together, in no order and some of them twice,
+// and each on its own. Of what is written first an engine may have made something
+// else when it is opened again.
+func caseGetMany(f *fixture) {
+	const rows = 60
+	at := f.clock.Now().Add(time.Hour)
+	var refs []kv.Ref
+	key := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i%3)}, 1+i/3) } // some begin with others
+	for _, space := range []string{"b", "a"} {
+		f.space(space)
+		var writes []kv.Write
+		for i := range rows {
+			w := kv.Write{Space: space, Key: key(i), Value: pattern(i * i * 5)}
+			switch i % 5 {
+			case 0:
+				w.ExpiresAt = at
+			case 1:
+				w.Link = fmt.Sprint("gs://b/", space, i)
+			case 2:
+				f.write(w, kv.Write{Space: space, Key: append(key(i), 0)})
+				w = kv.Write{Space: space, Key: w.Key, Delete: true}
+			case 3:
+				continue
+			}
+			writes = append(writes, w)
+			refs = append(refs, kv.Ref{Space: space, Key: append(key(i), 0)})
+		}
+		f.write(writes[:len(writes)/2]...)
+		f.reopen(f.clock)
+		f.write(writes[len(writes)/4:]...)
+		for i := range rows {
+			ref := kv.Ref{Space: space, Key: key(i)}
+			stored := ref
+			stored.IncludeExpired = true
+			refs = append(refs, ref, stored, ref)
+		}
+	}
+	f.clock.Set(at)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{2, 3, len(refs)} {
+		rng.Shuffle(len(refs), func(i, j int) { refs[i], refs[j] = refs[j], refs[i] })
+		got, err := f.db.Get(f.ctx, refs[:n]...)
+		f.ok(err)
+		for i, ref := range refs[:n] {
+			want, err := f.db.Get(f.ctx, ref)
+			f.ok(err)
+			if diff := cmp.Diff(want[0], got[i], rowOptions()); diff != "" {
+				f.Errorf("row of %v among %d (-alone +together):\n%s", ref, n, diff)
+			}
+		}
 	}
 }
 

@@ -140,6 +140,35 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
+// BenchmarkGetMany reads several rows at once, whose keys are neighbours or lie
+// apart, and as many that do not exist.
+func BenchmarkGetMany(b *testing.B) {
+	ctx := context.Background()
+	e := benchEngine(b)
+	fill(b, e)
+	for _, n := range []int{2, 5, 100} {
+		for name, key := range map[string]func(first, i uint64) []byte{
+			"neighbours": func(first, i uint64) []byte { return benchKey(first + i) },
+			"apart":      func(first, i uint64) []byte { return benchKey((first + i*benchRows/100) % benchRows) },
+			"absent":     func(first, i uint64) []byte { return append(benchKey((first+i*benchRows/100)%benchRows), '-') },
+		} {
+			b.Run(fmt.Sprintf("%d/%s", n, name), func(b *testing.B) {
+				b.ReportAllocs()
+				refs := make([]kv.Ref, n)
+				for b.Loop() {
+					first := rand.Uint64N(benchRows - 100)
+					for i := range refs {
+						refs[i] = kv.Ref{Space: "s", Key: key(first, uint64(i))}
+					}
+					if _, err := e.Get(ctx, refs); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
 func BenchmarkScan1000(b *testing.B) {
 	ctx := context.Background()
 	e := benchEngine(b)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,10 +67,12 @@ func TestDamagedEndOfAFileOfValuesIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		for back := int64(1); back <= 40; back += 3 {
-			damaged := disk.CrashClone(vfs.CrashCloneCfg{})
-			flip(t, damaged, "/data/"+name, info.Size()-back)
-			if _, err := readSizes(t.Context(), damaged); !errors.Is(err, kv.ErrCorrupt) {
-				t.Errorf("%s, %d bytes before the end: %v", name, back, err)
+			for call, read := range map[string]func(context.Context, *Engine) (int, error){"Scan": scanSizes, "Get": getSizes} {
+				damaged := disk.CrashClone(vfs.CrashCloneCfg{})
+				flip(t, damaged, "/data/"+name, info.Size()-back)
+				if _, err := readSizes(t.Context(), damaged, read); !errors.Is(err, kv.ErrCorrupt) {
+					t.Errorf("%s, %d bytes before the end, %s: %v", name, back, call, err)
+				}
 			}
 			tried++
 		}
@@ -117,11 +120,15 @@ func flipEach(t *testing.T, disk *vfs.MemFS, r *rand.Rand, torn bool) map[string
 		if info.Size() == 0 || strings.HasPrefix(name, "OPTIONS") { // not read
 			continue
 		}
-		for range 10 {
+		for i := range 20 {
+			read := scanSizes
+			if i%2 == 1 {
+				read = getSizes
+			}
 			damaged := disk.CrashClone(vfs.CrashCloneCfg{})
 			where := r.Int64N(info.Size())
 			flip(t, damaged, "/data/"+name, where)
-			rows, err := readSizes(t.Context(), damaged)
+			rows, err := readSizes(t.Context(), damaged, read)
 			tail := torn && path.Ext(name) == ".log" && where >= info.Size()-3*logBlock || strings.HasPrefix(name, "MANIFEST")
 			switch {
 			case errors.Is(err, kv.ErrCorrupt):
@@ -153,16 +160,21 @@ func flip(t *testing.T, disk *vfs.MemFS, name string, where int64) {
 	}
 }
 
-// readSizes opens a folder and returns how many rows of writeSizes there are. A
-// wrong row or a gap between rows is an error.
-func readSizes(ctx context.Context, disk vfs.FS) (int, error) {
+// readSizes opens a folder and reads from it.
+func readSizes(ctx context.Context, disk vfs.FS, read func(context.Context, *Engine) (int, error)) (int, error) {
 	e, err := Open(ctx, "/data", Options{FS: disk, Clock: clock.NewManual(testStart())})
 	if err != nil {
 		return 0, err
 	}
 	defer e.Close()
+	return read(ctx, e)
+}
+
+// scanSizes returns how many rows of writeSizes there are. A wrong row or a gap
+// between rows is an error.
+func scanSizes(ctx context.Context, e *Engine) (int, error) {
 	n, wrong := 0, false
-	err = e.Scan(ctx, "s", kv.Range{}, func(r kv.Row) bool {
+	err := e.Scan(ctx, "s", kv.Range{}, func(r kv.Row) bool {
 		k, v := sizesRow(n)
 		n++
 		wrong = wrong || string(r.Key) != k || string(r.Value) != v
@@ -172,6 +184,29 @@ func readSizes(ctx context.Context, disk vfs.FS) (int, error) {
 		err = errors.New("rows are wrong or missing between others")
 	}
 	return n, err
+}
+
+// getSizes is scanSizes with one Get.
+func getSizes(ctx context.Context, e *Engine) (int, error) {
+	refs := make([]kv.Ref, sizesRows)
+	for i := range refs {
+		k, _ := sizesRow(i)
+		refs[i] = kv.Ref{Space: "s", Key: []byte(k)}
+	}
+	rows, err := e.Get(ctx, refs)
+	if err != nil {
+		return 0, err
+	}
+	n := slices.IndexFunc(rows, func(r kv.Row) bool { return !r.Exists() })
+	if n < 0 {
+		n = len(rows)
+	}
+	for i, r := range rows {
+		if _, v := sizesRow(i); r.Exists() != (i < n) || i < n && string(r.Value) != v {
+			return n, errors.New("rows are wrong or missing between others")
+		}
+	}
+	return n, nil
 }
 
 // TestGarbageInRowsIsReported: whatever touches a row that does not make sense
@@ -195,12 +230,13 @@ func TestGarbageInRowsIsReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, getErr := e.Get(t.Context(), []kv.Ref{{Space: "s", Key: key}})
+			_, manyErr := e.Get(t.Context(), []kv.Ref{{Space: "s", Key: []byte("x")}, {Space: "s", Key: key}, {Space: "s", Key: []byte("0")}})
 			_, commitErr := e.Commit(t.Context(), &kv.Txn{Checks: []kv.Check{{Space: "s", Key: key}}})
 			scanErr := e.Scan(t.Context(), "s", kv.Range{Start: key, End: append(key, 0)}, func(kv.Row) bool {
 				t.Error("row shown")
 				return true
 			})
-			for call, err := range map[string]error{"Get": getErr, "Commit": commitErr, "Scan": scanErr} {
+			for call, err := range map[string]error{"Get": getErr, "Get of many": manyErr, "Commit": commitErr, "Scan": scanErr} {
 				if !errors.Is(err, kv.ErrCorrupt) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "space s") {
 					t.Errorf("%s: %v", call, err)
 				}

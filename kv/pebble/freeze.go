@@ -55,7 +55,11 @@ func (z *freezer) open(f func() (vfs.File, error)) (vfs.File, error) {
 }
 
 func (z *freezer) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return z.open(func() (vfs.File, error) { return z.FS.Create(name, c) })
+	f, err := z.open(func() (vfs.File, error) { return z.FS.Create(name, c) })
+	if err == nil && isTable(name) {
+		f = newTableFile(f)
+	}
+	return f, err
 }
 
 func (z *freezer) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {

@@ -1,10 +1,11 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"time"
 
 	pebbledb "github.com/cockroachdb/pebble/v2"
@@ -22,38 +23,29 @@ func (e *Engine) Get(ctx context.Context, refs []kv.Ref) (rows []kv.Row, err err
 	return rows, nil
 }
 
-// getter is what a *pebble.DB and a *pebble.Snapshot have in common.
-type getter interface {
-	Get(key []byte) ([]byte, io.Closer, error)
-}
-
 func (e *Engine) get(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
 	if err := e.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer e.leave()
-	now := e.clock.Now()
-	lookups, err := e.lookups(refs)
-	if err != nil {
+	r := reading{engine: e, ctx: ctx, now: e.clock.Now(), refs: refs, rows: make([]kv.Row, len(refs))}
+	var err error
+	if r.lookups, err = e.lookups(refs); err != nil {
 		return nil, err
 	}
-	var from getter = e.db
-	if len(refs) > 1 {
-		snapshot := e.db.NewSnapshot()
-		defer snapshot.Close()
-		from = snapshot
+	if len(refs) == 1 {
+		err = r.one()
+	} else {
+		err = r.many()
 	}
-	rows := make([]kv.Row, len(refs))
-	for i := range refs {
-		if err := e.getRow(ctx, from, &refs[i], &lookups[i], now, &rows[i]); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	// Only now: a failure is set before what it makes worthless can be seen.
 	if err := e.failed(); err != nil {
 		return nil, err
 	}
-	return rows, nil
+	return r.rows, nil
 }
 
 // lookup is a row that is about to be read.
@@ -86,39 +78,111 @@ func (e *Engine) lookups(refs []kv.Ref) ([]lookup, error) {
 	return found, nil
 }
 
-// getRow reads one row and waits until what it saw is durable.
-func (e *Engine) getRow(ctx context.Context, from getter, ref *kv.Ref, l *lookup, now time.Time, row *kv.Row) error {
-	b, closer, err := from.Get(l.key)
+// reading is one call of Get.
+type reading struct {
+	engine  *Engine
+	ctx     context.Context
+	now     time.Time
+	refs    []kv.Ref
+	lookups []lookup
+	rows    []kv.Row
+}
+
+// one reads a single row, for which making an iterator would not pay.
+func (r *reading) one() error {
+	b, closer, err := r.engine.db.Get(r.lookups[0].key)
 	switch {
 	case errors.Is(err, pebbledb.ErrNotFound):
-		row.Key = append([]byte(nil), ref.Key...)
-		e.memo.learn(l, sighting{})
-		if err := e.flights.awaitRemoval(ctx, l.hash); err != nil {
-			return err
-		}
-		return e.settleSpace(l.space)
+		return r.absent(0)
 	case err != nil:
-		return readError(err, ref.Space, ref.Key)
+		return readError(err, r.refs[0].Space, r.refs[0].Key)
 	}
 	defer closer.Close()
+	return r.found(0, b)
+}
+
+// many reads rows through one iterator, which is one instant, and in the order of
+// their keys, so that it only goes forward and neighbours share what it has loaded.
+func (r *reading) many() error {
+	order := make([]int, len(r.refs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return bytes.Compare(r.lookups[i].key, r.lookups[j].key) })
+	last := r.lookups[order[len(order)-1]].key
+	it, err := r.engine.db.NewIterWithContext(r.ctx, &pebbledb.IterOptions{
+		LowerBound: r.lookups[order[0]].key,
+		UpperBound: append(slices.Clone(last), 0),
+		// Many of the keys that transactions look for do not exist.
+		UseL6Filters: true,
+	})
+	if err != nil {
+		return translate(err)
+	}
+	err = r.seekAll(it, order)
+	if cerr := it.Close(); err == nil && cerr != nil {
+		err = translate(cerr)
+	}
+	return err
+}
+
+func (r *reading) seekAll(it *pebbledb.Iterator, order []int) error {
+	for _, i := range order {
+		if err := r.seek(it, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reading) seek(it *pebbledb.Iterator, i int) error {
+	var b []byte
+	ok := it.SeekPrefixGE(r.lookups[i].key) // keys are their own prefixes
+	err := it.Error()
+	if ok {
+		b, err = it.ValueAndErr()
+	}
+	switch {
+	case err != nil:
+		return readError(err, r.refs[i].Space, r.refs[i].Key)
+	case !ok:
+		return r.absent(i)
+	}
+	return r.found(i, b)
+}
+
+// absent notes that there is no row, and waits until that is durable.
+func (r *reading) absent(i int) error {
+	l := &r.lookups[i]
+	r.rows[i].Key = slices.Clone(r.refs[i].Key)
+	r.engine.memo.learn(l, sighting{})
+	if err := r.engine.flights.awaitRemoval(r.ctx, l.hash); err != nil {
+		return err
+	}
+	return r.engine.settleSpace(l.space)
+}
+
+// found takes a row as it is stored, and waits until it is durable.
+func (r *reading) found(i int, b []byte) error {
+	ref, l, row := &r.refs[i], &r.lookups[i], &r.rows[i]
 	var h header
 	if h.decode(b) != nil {
 		return corruptRow(ref.Space, ref.Key)
 	}
-	if h.counts(now, ref.IncludeExpired) {
+	if h.counts(r.now, ref.IncludeExpired) {
 		buf := make([]byte, len(ref.Key)+len(h.value))
 		n := copy(buf, ref.Key)
 		copy(buf[n:], h.value)
 		h.value = buf[n:]
-		*row = h.row(buf[:n:n], now)
+		*row = h.row(buf[:n:n], r.now)
 	} else {
-		row.Key = append([]byte(nil), ref.Key...)
+		row.Key = slices.Clone(ref.Key)
 	}
-	e.memo.learn(l, sighting{h.version, h.expires, h.hasExpiry})
-	if err := e.flights.awaitVersion(ctx, h.version); err != nil {
+	r.engine.memo.learn(l, sighting{h.version, h.expires, h.hasExpiry})
+	if err := r.engine.flights.awaitVersion(r.ctx, h.version); err != nil {
 		return err
 	}
-	return e.settleSpace(l.space)
+	return r.engine.settleSpace(l.space)
 }
 
 func corruptRow(space string, key []byte) error {
