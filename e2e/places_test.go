@@ -8,6 +8,8 @@ import (
 	"cloud.google.com/go/bigtable/bttest"
 	"google.golang.org/grpc"
 
+	"github.com/holdfast-dev/holdfast/blob/gcs/gcstest"
+	"github.com/holdfast-dev/holdfast/blob/s3/s3test"
 	"github.com/holdfast-dev/holdfast/e2e/program"
 	"github.com/holdfast-dev/holdfast/kv/postgres/pgtest"
 )
@@ -48,9 +50,23 @@ var folderStore = place{"fs", func(t *testing.T) []string {
 	return []string{"HOLDFAST_STORE_PATH=" + t.TempDir()}
 }}
 
+var gcsStore = place{"gcs", func(t *testing.T) []string {
+	server := gcstest.New(t)
+	return []string{"HOLDFAST_STORE_KIND=gcs", "HOLDFAST_STORE_GCS_BUCKET=" + server.Bucket, "HOLDFAST_STORE_GCS_ENDPOINT=" + server.URL}
+}}
+
+var s3Store = place{"s3", func(t *testing.T) []string {
+	server := s3test.New(t)
+	return []string{
+		"HOLDFAST_STORE_KIND=s3", "HOLDFAST_STORE_S3_BUCKET=" + server.Bucket, "HOLDFAST_STORE_S3_ENDPOINT=" + server.URL,
+		"HOLDFAST_STORE_S3_PATH_STYLE=true", "HOLDFAST_STORE_S3_REGION=us-east-1",
+		"HOLDFAST_STORE_S3_ACCESS_KEY_ID=" + s3test.AccessKeyID, "HOLDFAST_STORE_S3_SECRET_ACCESS_KEY=" + s3test.SecretAccessKey,
+	}
+}}
+
 func TestSessionsOnEveryEngineAndStore(t *testing.T) {
 	for _, engine := range []place{bigtableEngine, postgresEngine} {
-		for _, store := range []place{folderStore} {
+		for _, store := range []place{folderStore, gcsStore, s3Store} {
 			t.Run(engine.name+" "+store.name, func(t *testing.T) {
 				t.Parallel()
 				home := program.NewHome(t, append(engine.start(t), store.start(t)...)...)

@@ -217,12 +217,12 @@ func openSide(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (s tran
 	if err != nil {
 		return s, nil, err
 	}
-	driver, err := openStore(ctx, cfg, false, log)
+	driver, closeStore, err := openStore(ctx, cfg, false, log)
 	if err != nil {
 		return s, nil, errors.Join(err, engine.Close())
 	}
 	s = transfer.Side{DB: kv.New(engine, limits), Objects: blob.New(driver, blob.Options{})}
-	return s, func() error { return errors.Join(driver.Close(), engine.Close()) }, nil
+	return s, func() error { return errors.Join(closeStore(), engine.Close()) }, nil
 }
 
 // verifyCopy compares rows and objects of the target.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/blob/fs"
+	"github.com/holdfast-dev/holdfast/blob/gcs"
+	"github.com/holdfast-dev/holdfast/blob/s3"
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
 	"github.com/holdfast-dev/holdfast/kv"
@@ -48,21 +50,39 @@ func openBigtable(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *s
 	})
 }
 
-// storeDriver is a driver that its opener closes.
+// storeDriver is a driver whose store's settings can be checked.
 type storeDriver interface {
 	blob.Driver
-	Close() error
+	blob.Checker
 }
 
-// openStore opens the object store that the configuration names. If it must exist
-// already, an empty folder is not taken for one.
-func openStore(ctx context.Context, cfg *config.Loaded, exists bool, log *slog.Logger) (storeDriver, error) {
-	driver, err := fs.Open(ctx, cfg.StorePath(), fs.Options{Logger: log, Existing: exists})
-	if errors.Is(err, fs.ErrNoStore) {
-		return nil, fmt.Errorf("%w, but rows point into one: mount the disk, set store.path to where it is, or restore it", err)
+// openStore opens the object store that the configuration names; the caller closes it
+// by the function that is returned. If it must exist already, an empty folder is not
+// taken for one.
+func openStore(ctx context.Context, cfg *config.Loaded, exists bool, log *slog.Logger) (storeDriver, func() error, error) {
+	switch cfg.Store.Kind {
+	case config.StoreGCS:
+		g := &cfg.Store.GCS
+		driver, err := gcs.Open(ctx, gcs.Options{Bucket: g.Bucket, Endpoint: g.Endpoint, CredentialsPath: g.CredentialsPath, Logger: log})
+		if err != nil {
+			return nil, nil, err
+		}
+		return driver, driver.Close, nil
+	case config.StoreS3:
+		c := &cfg.Store.S3
+		driver, err := s3.Open(ctx, s3.Options{
+			Bucket: c.Bucket, Region: c.Region, Endpoint: c.Endpoint, PathStyle: c.PathStyle,
+			AccessKeyID: c.AccessKeyID, SecretAccessKey: string(c.SecretAccessKey), Logger: log,
+		})
+		return driver, func() error { return nil }, err
+	default:
+		driver, err := fs.Open(ctx, cfg.StorePath(), fs.Options{Logger: log, Existing: exists})
+		if errors.Is(err, fs.ErrNoStore) {
+			err = fmt.Errorf("%w, but rows point into one: mount the disk, set store.path to where it is, or restore it", err)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return driver, driver.Close, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return driver, nil
 }

@@ -114,11 +114,11 @@ func (h *house) openObjects(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	driver, err := openStore(ctx, h.cfg, row.Exists(), h.log)
+	driver, closeStore, err := openStore(ctx, h.cfg, row.Exists(), h.log)
 	if err != nil {
 		return err
 	}
-	h.closers = append(h.closers, driver.Close)
+	h.closers = append(h.closers, closeStore)
 	if !row.Exists() {
 		// After the store was made: a first start that ends in between makes it again.
 		t := &kv.Txn{Writes: []kv.Write{{Space: houseSpace, Key: known, Value: []byte(h.cfg.Store.Kind)}}}
@@ -126,9 +126,23 @@ func (h *house) openObjects(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := h.checkStore(ctx, driver); err != nil {
+		return err
+	}
 	h.objects = blob.New(driver, blob.Options{Clock: h.clock})
 	h.lifecycle = blob.NewLifecycle(h.objects, blob.LifecycleOptions{Period: h.cfg.Store.LifecyclePeriod, Logger: h.log})
 	return nil
+}
+
+// checkStore warns of settings of the store that endanger objects.
+func (h *house) checkStore(ctx context.Context, store blob.Checker) error {
+	findings, err := store.Check(ctx)
+	for _, f := range findings {
+		if f.Level == blob.Problem {
+			h.log.Warn("object store: "+f.Text, "setting", f.Setting)
+		}
+	}
+	return err
 }
 
 // openQueues opens the queues that Holdfast itself uses. They work on the engine

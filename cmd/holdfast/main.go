@@ -92,7 +92,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetErr(a.errOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	config.Flags(root.PersistentFlags())
-	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.copyCommand(), a.queueCommand(),
+	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.copyCommand(), a.storeCommand(), a.queueCommand(),
 		a.syncCommand(), a.configCommand(), a.versionCommand())
 	return withSubcommands(root)
 }

@@ -74,7 +74,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(path, "/upload/") {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		faulthttp.Send(w, s.forward(r))
+		host := r.Host
+		answer := s.forward(r)
+		if u, err := url.Parse(answer.Header().Get("Location")); err == nil && u.Host != "" {
+			u.Host = host // where the rest of a large upload goes
+			answer.Header().Set("Location", u.String())
+		}
+		faulthttp.Send(w, answer)
 		return
 	}
 	if !strings.HasPrefix(path, "/storage/v1/b/") && r.Method == http.MethodGet {
