@@ -133,8 +133,8 @@ func TestRestartLeavesNoGap(t *testing.T) {
 		for k := range 4 {
 			complete(t, k, w.sink.of(k), n)
 		}
-		if live := len(w.stream.living()); len(w.memory.all) > live+3 {
-			t.Errorf("%d positions are kept for %d partitions", len(w.memory.all), live)
+		if live := len(w.stream.living()); len(w.memory.stored()) > live+3 {
+			t.Errorf("%d positions are kept for %d partitions", len(w.memory.stored()), live)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestPartitionThatIsOverIsReplacedByThoseThatExist(t *testing.T) {
 		p := w.stream.living()[0]
 		w.stream.split(time.Now().Add(-time.Minute), p, 2) // long before its watermark
 		for k := range 2 {
-			w.stream.commit(time.Now(), k, 1-(1-k)*0)
+			w.stream.commit(time.Now(), k, 1)
 		}
 		stop = w.start(Options{})
 		time.Sleep(10 * time.Second)
@@ -232,7 +232,7 @@ func TestHeartbeatsMoveTheWatermark(t *testing.T) {
 		w := newWorld(t, 1, 1)
 		stop := w.start(Options{})
 		time.Sleep(time.Hour)
-		for _, p := range w.memory.all {
+		for _, p := range w.memory.stored() {
 			if age := time.Since(p.Watermark); p.State == Running && age > 3*time.Second {
 				t.Errorf("watermark is %v old", age)
 			}
@@ -260,7 +260,7 @@ func TestPublishIsRepeatedUntilItWorks(t *testing.T) {
 		}
 		stop := w.start(Options{})
 		time.Sleep(20 * time.Second)
-		for _, p := range w.memory.all {
+		for _, p := range w.memory.stored() {
 			if p.State == Running && p.Watermark.After(w.stream.created) {
 				t.Errorf("the watermark has moved past what is not published: %+v", p)
 			}
@@ -377,7 +377,7 @@ func TestStopFinishesWhatIsBeingPublished(t *testing.T) {
 		stop = w.start(Options{})
 		time.Sleep(time.Second)
 		must(t, stop())
-		if p := w.memory.all[w.stream.living()[0].token]; p.Watermark.Before(w.stream.created) || p.State != Running {
+		if p := w.memory.stored()[w.stream.living()[0].token]; p.Watermark.Before(w.stream.created) || p.State != Running {
 			t.Errorf("stored %+v", p)
 		}
 	})
@@ -419,13 +419,13 @@ func TestPublisherThatWasAwayTooLongStoresNothing(t *testing.T) {
 		lost.Store("away", true)
 		second := w.start(Options{})
 		time.Sleep(2 * time.Minute)
-		if w.memory.owner == away {
+		if w.memory.isOwner(away) {
 			t.Error("the claim of a publisher that is away does not end")
 		}
 		lost.Delete("away")
 		w.stream.commit(time.Now(), 0, 0)
 		time.Sleep(2 * time.Minute)
-		if w.memory.owner == away {
+		if w.memory.isOwner(away) {
 			t.Error("it took its claim back")
 		}
 		cancel()

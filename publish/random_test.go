@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,9 +96,9 @@ func (p *plan) run(t *testing.T, wrong *report) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		me := w.memory.user()
-		crashed := false
+		var crashed atomic.Bool
 		me.fault = func(op string) error {
-			if op == "save" && (crashed || fails()) {
+			if op == "save" && (crashed.Load() || fails()) {
 				return errInjected
 			}
 			return nil
@@ -106,7 +107,7 @@ func (p *plan) run(t *testing.T, wrong *report) {
 		go func() { done <- publisher.Run(ctx) }()
 		return func(crash bool) {
 			synctest.Wait()
-			crashed = crash
+			crashed.Store(crash)
 			cancel()
 			if err := <-done; err != nil && !crash && !p.faulty {
 				wrong.Errorf("Run: %v", err)

@@ -35,9 +35,9 @@ func (n *node) unfinished() bool { return n.State != Finished && !n.done }
 
 // position returns what is to be stored.
 func (n *node) position() Position {
-	p := n.Position
-	p.Watermark = n.watermark()
-	return p
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.Position
 }
 
 // tree is all partitions that matter. It belongs to one goroutine.

@@ -288,8 +288,19 @@ type memory struct {
 	all     map[string]Position
 	owner   *user
 	until   time.Time
-	saves   int
-	history []Position
+}
+
+// stored returns the positions.
+func (m *memory) stored() map[string]Position {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.all)
+}
+
+func (m *memory) isOwner(u *user) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.owner == u
 }
 
 // user is one Publisher's view of a memory.
@@ -345,13 +356,11 @@ func (u *user) Save(_ context.Context, positions []Position, forget []string) er
 	if u.all == nil {
 		u.all = map[string]Position{}
 	}
-	u.saves++
 	for _, p := range positions {
 		if old, ok := u.all[p.Token]; ok && p.Watermark.Before(old.Watermark) {
 			panic("a watermark goes back")
 		}
 		u.all[p.Token] = p
-		u.history = append(u.history, p)
 	}
 	for _, f := range forget {
 		delete(u.all, f)
