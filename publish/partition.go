@@ -107,8 +107,8 @@ func (p *Publisher) readOnce(ctx context.Context, n *node, turn *turns) ([]Event
 	silence := 10*p.opts.Heartbeat + time.Minute
 	silent := time.AfterFunc(silence, func() { stop(errSilent) })
 	defer silent.Stop()
-	turnOver := time.NewTimer(turnLength)
-	defer turnOver.Stop()
+	var turnOver atomic.Bool
+	defer time.AfterFunc(turnLength, func() { turnOver.Store(true) }).Stop()
 
 	b := batch{limit: p.opts.maxMessage}
 	for e := range events {
@@ -125,13 +125,8 @@ func (p *Publisher) readOnce(ctx context.Context, n *node, turn *turns) ([]Event
 		n.advance(b.upTo)
 		b.reset()
 		silent.Reset(silence)
-		select {
-		case <-turnOver.C:
-			if turn.others.Load() && n.watermark().After(began) {
-				return nil, errTurnOver
-			}
-			turnOver.Reset(p.opts.Heartbeat)
-		default:
+		if turnOver.Load() && turn.others.Load() && n.watermark().After(began) {
+			return nil, errTurnOver
 		}
 	}
 	err := <-result

@@ -34,7 +34,7 @@ func drawPlan(r *rapid.T) plan {
 	p := plan{
 		partitions: rapid.IntRange(1, 4).Draw(r, "partitions"),
 		opts: Options{
-			Clock: clock.System{}, MaxPartitions: rapid.IntRange(1, 8).Draw(r, "at a time"), Concurrency: rapid.IntRange(1, 4).Draw(r, "requests"),
+			Clock: clock.System{}, Heartbeat: 20 * time.Second, MaxPartitions: rapid.IntRange(1, 8).Draw(r, "at a time"), Concurrency: rapid.IntRange(1, 4).Draw(r, "requests"),
 		},
 		faulty: rapid.Bool().Draw(r, "faulty"),
 		seed:   rapid.Uint64().Draw(r, "seed"),

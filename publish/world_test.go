@@ -284,10 +284,10 @@ func (s *sink) of(key int) []int {
 
 // memory is Positions in memory that a crash does not take.
 type memory struct {
-	mu      sync.Mutex
-	all     map[string]Position
-	owner   *user
-	until   time.Time
+	mu    sync.Mutex
+	all   map[string]Position
+	owner *user
+	until time.Time
 }
 
 // stored returns the positions.
