@@ -80,6 +80,7 @@ func (c *Config) Validate() error {
 	atLeast(m, "store.lifecycle_period", c.Store.LifecyclePeriod, time.Minute)
 	c.Queue.validate(m)
 	c.Reconcile.validate(m)
+	c.Publish.validate(m)
 	c.Admin.validate(m)
 	if c.Statsd.Enabled {
 		m.address("statsd.address", c.Statsd.Address)
@@ -244,6 +245,10 @@ func (r *Reconcile) validate(m *mistakes) {
 	atLeast(m, "reconcile.lease", r.Lease, time.Second)
 	atLeast(m, "reconcile.max_attempts", r.MaxAttempts, 1)
 	atLeast(m, "reconcile.delete_delay", r.DeleteDelay, 0)
+	r.PubSub.validate(m)
+	if r.PubSub.Wanted() && r.DeleteDelay > maxPubSubDelay {
+		m.add("reconcile.delete_delay", "%v is above %v, the longest time that Pub/Sub holds a message back", r.DeleteDelay, maxPubSubDelay)
+	}
 }
 
 func (a *Admin) validate(m *mistakes) {
