@@ -94,8 +94,8 @@ var (
 	reconcileTemplate = template.Must(template.New("reconcile").Parse(accountManifest("holdfast-reconcile",
 		"roles/pubsub.subscriber on the subscription and roles/storage.objectAdmin on the bucket") + reconcileManifest))
 	publishTemplate = template.Must(template.New("publish").Parse(accountManifest("holdfast-publish",
-		"roles/spanner.fineGrainedAccessUser and roles/spanner.databaseRoleUser of the role on\n"+
-			"# the database, roles/spanner.databaseUser on the metadata database, roles/pubsub.publisher on the topic") + publishManifest))
+		"roles/spanner.databaseUser on the database and on the metadata database, membership in\n"+
+			"# the database role that may read the stream, and roles/pubsub.publisher on the topic") + publishManifest))
 )
 
 func accountManifest(name, rights string) string {
@@ -145,7 +145,7 @@ spec:
           ports: [{name: metrics, containerPort: 9090}]
           livenessProbe:
             httpGet: {path: /healthz, port: metrics}
-` + podSecurity + `{{- else -}}
+` + podSecurity + `{{else -}}
 apiVersion: batch/v1
 kind: CronJob
 metadata:

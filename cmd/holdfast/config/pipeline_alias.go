@@ -148,7 +148,7 @@ func (l *loader) requirePipeline(which Pipeline) {
 }
 
 // Wanted reports whether somebody means the reconciler to work on a subscription.
-func (p *PubSub) Wanted() bool { return p.Project+p.Subscription+p.RunBudget != "" }
+func (p *PubSub) Wanted() bool { return p.Project+p.Subscription+p.Bucket+p.RunBudget != "" }
 
 // lowerPriority takes HIGH for high.
 func lowerPriority(key, text string) string {
