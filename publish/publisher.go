@@ -176,11 +176,11 @@ func (p *Publisher) load(ctx context.Context) (*tree, error) {
 	return t, err
 }
 
-// retry repeats do until it succeeds, is refused, or ctx ends.
+// retry repeats do until it succeeds, there is no sense in it, or ctx ends.
 func (p *Publisher) retry(ctx context.Context, what string, do func() error) error {
 	for wait := retryFirst; ctx.Err() == nil; wait = min(2*wait, retryMost) {
 		err := do()
-		if err == nil || errors.Is(err, ErrRefused) {
+		if err == nil || errors.Is(err, ErrRefused) || errors.Is(err, ErrDeposed) {
 			return err
 		}
 		p.meters.positionsErrors.Add(1)
@@ -212,7 +212,8 @@ func (p *Publisher) follow(ctx context.Context, t *tree) error {
 	for {
 		if work.Err() == nil {
 			ready := t.ready(p.opts.End)
-			for _, n := range ready[:min(len(ready), p.opts.MaxPartitions-active)] {
+			begin := min(len(ready), p.opts.MaxPartitions-active)
+			for _, n := range ready[:begin] {
 				n.State, n.active = Running, true
 				active++
 				go func() {
@@ -220,7 +221,7 @@ func (p *Publisher) follow(ctx context.Context, t *tree) error {
 					ends <- ended{n, children, err}
 				}()
 			}
-			turn.others.Store(len(ready) > 0 && active == p.opts.MaxPartitions)
+			turn.others.Store(len(ready) > begin)
 		}
 		p.measure(t, active)
 		if active == 0 {

@@ -5,7 +5,8 @@
 //
 //	the default         Default
 //	a TOML file         --config FILE, or HOLDFAST_CONFIG
-//	upstream's names    SYNC_MASTER_SECRET, SYNC_SYNCSTORAGE__LIMITS__MAX_POST_BYTES, ...
+//	upstream's names    SYNC_MASTER_SECRET, SYNC_SYNCSTORAGE__LIMITS__MAX_POST_BYTES, ...;
+//	                    for publish and reconcile PUBSUB_SUBSCRIPTION, ...
 //	the environment     HOLDFAST_ and the key in capitals, dots as underscores:
 //	                    HOLDFAST_SYNC_PUBLIC_URL for sync.public_url
 //	a flag              for some keys: Flags
