@@ -73,6 +73,29 @@ func (r *Record) IsHandover(m Mod) bool {
 	return m.Old != "" && m.New == "" && r.TableName == StagedTable && r.TransactionTag == BatchCommitTag
 }
 
+// HasLink reports whether text, one side of a mod, names a link, of whatever type.
+// What does not parse counts as one, so that somebody looks at it; JSON that is
+// not an object has none.
+func HasLink(text string) bool {
+	if text == "" {
+		return false
+	}
+	v := jsontext.Value(text)
+	if !v.IsValid(lenient) {
+		return true
+	}
+	fields, err := object(v)
+	if err != nil {
+		return false
+	}
+	switch link := fields["payload_link"]; link.Kind() {
+	case 0, 'n':
+		return false
+	default:
+		return string(link) != `""`
+	}
+}
+
 // head begins each message of Encode, and unstamped each one without a time.
 const (
 	head      = `{"commitTimestamp":`
@@ -82,8 +105,38 @@ const (
 // Encode renders r as a message. The error is ErrMalformed if a text of r is not
 // UTF-8, which JSON cannot carry.
 func Encode(r *Record) ([]byte, error) {
+	raw := Raw{
+		CommitTimestamp: r.CommitTimestamp, ModType: r.ModType, TableName: r.TableName,
+		TransactionTag: r.TransactionTag, System: r.System, Mods: make([]RawMod, len(r.Mods)),
+	}
+	for i, m := range r.Mods {
+		if !utf8.ValidString(m.Old) || !utf8.ValidString(m.New) {
+			return nil, errNotUTF8
+		}
+		raw.Mods[i] = RawMod{Keys: m.Keys, OldValues: values(r.ModType != Insert, m.Old), NewValues: values(r.ModType != Delete, m.New)}
+	}
+	return EncodeRaw(&raw)
+}
+
+// Raw is a record as a message carries it: the values of its mods are texts that
+// nobody has read.
+type Raw struct {
+	CommitTimestamp string
+	ModType         ModType
+	TableName       string
+	TransactionTag  string
+	System          bool
+	Mods            []RawMod
+}
+
+// RawMod is what happened to one row. Its fields are the texts of JSON objects,
+// "{}" for nothing.
+type RawMod struct{ Keys, OldValues, NewValues string }
+
+// EncodeRaw is Encode for a record whose values come from elsewhere.
+func EncodeRaw(r *Raw) ([]byte, error) {
 	if !r.valid() {
-		return nil, fmt.Errorf("encode change record: %w: text that is not UTF-8", ErrMalformed)
+		return nil, errNotUTF8
 	}
 	b := append(make([]byte, 0, 256*(1+len(r.Mods))), head...)
 	b = quote(b, r.CommitTimestamp)
@@ -97,21 +150,23 @@ func Encode(r *Record) ([]byte, error) {
 			b = append(b, ',')
 		}
 		b = quote(append(b, `{"keys":`...), m.Keys)
-		b = quote(append(b, `,"oldValues":`...), values(r.ModType != Insert, m.Old))
-		b = quote(append(b, `,"newValues":`...), values(r.ModType != Delete, m.New))
+		b = quote(append(b, `,"oldValues":`...), m.OldValues)
+		b = quote(append(b, `,"newValues":`...), m.NewValues)
 		b = append(b, '}')
 	}
 	return append(b, `]}`...), nil
 }
 
+var errNotUTF8 = fmt.Errorf("encode change record: %w: text that is not UTF-8", ErrMalformed)
+
 // valid reports whether JSON can carry every text of r. What JSON would have to
 // replace could name another object.
-func (r *Record) valid() bool {
+func (r *Raw) valid() bool {
 	ok := utf8.ValidString(r.CommitTimestamp) && utf8.ValidString(string(r.ModType)) &&
 		utf8.ValidString(r.TableName) && utf8.ValidString(r.TransactionTag)
 	for i := 0; ok && i < len(r.Mods); i++ {
 		m := &r.Mods[i]
-		ok = utf8.ValidString(m.Keys) && utf8.ValidString(m.Old) && utf8.ValidString(m.New)
+		ok = utf8.ValidString(m.Keys) && utf8.ValidString(m.OldValues) && utf8.ValidString(m.NewValues)
 	}
 	return ok
 }

@@ -54,8 +54,8 @@ type exitError struct{ status int }
 func (e *exitError) Error() string { return fmt.Sprintf("exit status %d", e.status) }
 
 // run runs one command and returns the exit status: 0 for success, 1 for failure
-// or, in verify, disagreements, and 2 for wrong usage or, in verify, a walk that
-// could not be finished.
+// or, in verify, disagreements, 2 for wrong usage or, in verify, a walk that could
+// not be finished, and 3 for publish when changes are lost.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.rootCommand()
 	root.SetArgs(args)
@@ -92,8 +92,8 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetErr(a.errOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	config.Flags(root.PersistentFlags())
-	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.copyCommand(), a.storeCommand(), a.queueCommand(),
-		a.syncCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.publishCommand(), a.copyCommand(), a.storeCommand(),
+		a.queueCommand(), a.syncCommand(), a.configCommand(), a.versionCommand())
 	return withSubcommands(root)
 }
 

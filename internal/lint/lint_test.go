@@ -64,6 +64,8 @@ func kind(name string) string {
 		return "command"
 	case first == "internal", first == "e2e":
 		return "test"
+	case (first == "publish" || first == "reconcile") && rest != "":
+		return "adapter" // of a layer to the services around it
 	}
 	return "layer"
 }
@@ -79,6 +81,8 @@ func mayImport(from, to string) bool {
 		return false
 	case to == "layer":
 		return true
+	case from == "adapter":
+		return to == "adapter"
 	case strings.HasPrefix(from, "door"):
 		return to == from
 	}

@@ -5,7 +5,8 @@
 //
 //	the default         Default
 //	a TOML file         --config FILE, or HOLDFAST_CONFIG
-//	upstream's names    SYNC_MASTER_SECRET, SYNC_SYNCSTORAGE__LIMITS__MAX_POST_BYTES, ...
+//	upstream's names    SYNC_MASTER_SECRET, SYNC_SYNCSTORAGE__LIMITS__MAX_POST_BYTES, ...;
+//	                    for publish and reconcile PUBSUB_SUBSCRIPTION, ...
 //	the environment     HOLDFAST_ and the key in capitals, dots as underscores:
 //	                    HOLDFAST_SYNC_PUBLIC_URL for sync.public_url
 //	a flag              for some keys: Flags
@@ -39,6 +40,7 @@ type Config struct {
 	Store       Store       `key:"store" help:"The object store that keeps large payloads."`
 	Queue       Queue       `key:"queue" help:"Delivery of queue messages."`
 	Reconcile   Reconcile   `key:"reconcile" help:"The reconciler: makes objects permanent that a row points at, removes those that no row points at any more."`
+	Publish     Publish     `key:"publish" help:"The publisher, holdfast publish: carries link changes from a change stream of Cloud Spanner to a Pub/Sub topic."`
 	Admin       Admin       `key:"admin" help:"The operator's door: health, metrics, administration."`
 	Statsd      Statsd      `key:"statsd" help:"Metrics by statsd, beside those that Prometheus reads from the admin door."`
 	Log         Log         `key:"log" help:"Logging, to standard error."`
@@ -165,6 +167,7 @@ type Reconcile struct {
 	MaxAttempts           int           `key:"max_attempts" help:"Attempts before a change record goes to the dead letters."`
 	DeleteDelay           time.Duration `key:"delete_delay" help:"Wait before an object is removed that no row points at any more."`
 	RequireTransactionTag bool          `key:"require_transaction_tag" help:"Do not delete on the removal of a staged row whose record carries no transaction tag. For pipelines that may lose the tag."`
+	PubSub                PubSub        `key:"pubsub" help:"holdfast reconcile on a Pub/Sub subscription and a bucket, in place of the data directory's queue and store."`
 }
 
 // Admin configures the operator's door.
@@ -242,7 +245,8 @@ func Default() *Config {
 			BackoffMax:   10 * time.Minute,
 			BackoffLate:  time.Hour,
 		},
-		Reconcile: Reconcile{Enabled: true, Concurrency: 32, Lease: time.Minute, MaxAttempts: 5},
+		Reconcile: Reconcile{Enabled: true, Concurrency: 32, Lease: time.Minute, MaxAttempts: 5, PubSub: defaultPubSub()},
+		Publish:   defaultPublish(),
 		Admin:     Admin{Enabled: true, Listen: "127.0.0.1:8001"},
 		Statsd:    Statsd{Address: "127.0.0.1:8125"},
 		Log:       Log{Level: "info", Format: "text"},

@@ -17,6 +17,12 @@ type Options struct {
 	File  string         // TOML file; empty: the flag --config, then HOLDFAST_CONFIG, then none
 	Env   []string       // as os.Environ returns it
 	Flags *pflag.FlagSet // after parsing; only flags that Flags has defined and that were given count
+
+	// Pipeline is the command of the pipeline that is run, if it is one. It makes
+	// the names of the public pipeline count: variables below HOLDFAST_, flags.
+	Pipeline Pipeline
+	// Incomplete lets the command do without keys that it needs to run.
+	Incomplete bool
 }
 
 // Loaded is a valid configuration and where it came from.
@@ -42,9 +48,16 @@ func Load(opts Options) (*Loaded, error) {
 		l.readFile()
 	}
 	l.readAliases(env)
+	if opts.Pipeline != "" {
+		l.readPipeline(opts.Pipeline, env)
+	}
 	l.readEnv(env)
 	l.readFlags(opts.Flags)
+	l.readJobFlags(opts.Flags)
 	l.readEmulators(env)
+	if opts.Pipeline != "" && !opts.Incomplete && len(l.errs) == 0 {
+		l.requirePipeline(opts.Pipeline)
+	}
 	if len(l.errs) == 0 {
 		// A value that could not be read keeps its default, and what Validate
 		// would say about that is noise.

@@ -77,6 +77,7 @@ func (c *Config) Validate() error {
 	c.Store.validate(m)
 	c.Queue.validate(m)
 	c.Reconcile.validate(m)
+	c.Publish.validate(m)
 	c.Admin.validate(m)
 	if c.Statsd.Enabled {
 		m.address("statsd.address", c.Statsd.Address)
@@ -242,6 +243,10 @@ func (r *Reconcile) validate(m *mistakes) {
 	atLeast(m, "reconcile.lease", r.Lease, time.Second)
 	atLeast(m, "reconcile.max_attempts", r.MaxAttempts, 1)
 	atLeast(m, "reconcile.delete_delay", r.DeleteDelay, 0)
+	r.PubSub.validate(m)
+	if r.PubSub.Wanted() && r.DeleteDelay > maxPubSubDelay {
+		m.add("reconcile.delete_delay", "%v is above %v, the longest time that Pub/Sub holds a message back", r.DeleteDelay, maxPubSubDelay)
+	}
 }
 
 func (a *Admin) validate(m *mistakes) {
