@@ -102,7 +102,7 @@ func caseExpiryChecks(f *fixture) {
 		{"dead", dead, true, true},
 		{"dead", 0, false, true},
 		{"dead", 0, true, false},
-		{"dead", live, true, false},
+		{"dead", dead + 1, true, false},
 		{"absent", live, false, false},
 		{"absent", live, true, false},
 		{"absent", 0, false, true},
