@@ -96,7 +96,7 @@ const readerPatience = 4 * busyPoll
 func (e *Engine) catchUp(ctx context.Context, s *space, number int) error {
 	const step = 20 * time.Millisecond
 	for waited := time.Duration(0); ; waited += step {
-		err := e.forward(ctx, s, number, waited > readerPatience)
+		err := e.forward(ctx, s, number, waited > e.readerPatience)
 		if !errors.Is(err, errOwned) && !errors.Is(err, errLost) {
 			return err
 		}
