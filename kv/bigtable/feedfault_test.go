@@ -274,8 +274,8 @@ func TestFeedUnderRandomFaults(t *testing.T) {
 	var wg sync.WaitGroup
 	for worker := range 3 {
 		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(seed, uint64(worker)))
 			for life := range 4 {
+				rng := rand.New(rand.NewPCG(seed, uint64(10*worker+life)))
 				var hookMu sync.Mutex
 				crashed := false
 				e := w.server.openWith(t, quiet(w.server.options(w.clock)), func(step string) error {

@@ -132,12 +132,17 @@ func (e *Engine) forward(ctx context.Context, s *space, number int, force bool) 
 			return err
 		}
 		from = hints[len(hints)-1].key + "\x00"
+		// New hints come behind the old ones: nobody may chase them for ever.
+		last := len(hints) < hintPage
 		for len(hints) > 0 {
 			n := min(len(hints), forwardRows)
 			if err := e.forwardHints(ctx, s, number, sh, hints[:n], force); err != nil {
 				return err
 			}
 			hints = hints[n:]
+		}
+		if last {
+			return nil
 		}
 	}
 }
@@ -430,13 +435,14 @@ const (
 	busyPoll  = 500 * time.Millisecond
 	firstPoll = 25 * time.Millisecond
 	idleLook  = 10 // of busyPoll
+	gathering = 100 * time.Millisecond
 )
 
 // trimLooks is how many looks there are between two removals of old entries.
 const trimLooks = 120
 
-// runForwarder forwards until Close: at once what this process commits, and every
-// now and then what others did.
+// runForwarder forwards until Close: soon what this process commits, and every now
+// and then what others did.
 func (e *Engine) runForwarder(ctx context.Context) {
 	timer := time.NewTimer(busyPoll)
 	defer timer.Stop()
@@ -446,7 +452,10 @@ func (e *Engine) runForwarder(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-e.feeds.wake:
-			e.forwardWoken(ctx)
+			// Readers do not wait for this. Many commits are forwarded at once.
+			if pause(ctx, gathering) == nil {
+				e.forwardWoken(ctx)
+			}
 		case <-timer.C:
 			whole := waited+wait >= busyPoll
 			if waited += wait; whole {

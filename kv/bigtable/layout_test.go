@@ -27,15 +27,15 @@ func TestLayout(t *testing.T) {
 	s := &space{SpaceInfo: kv.SpaceInfo{Name: "n", SpaceOptions: kv.SpaceOptions{Links: true, FeedShards: 4, FeedRetention: time.Hour}}, stage: existing, generation: 3, floor: 5}
 	s.stream[0] = 0xee
 	for want, got := range map[string][]byte{
-		"00" + "0011223344556677" + "010203040506" + "01" + "00000009": unlocked(v, flagLive, 9),
+		"00" + "0011223344556677" + "010203040506" + "01" + "00000009":                                                                               unlocked(v, flagLive, 9),
 		"01" + "0011223344556677" + "010203040506" + "01" + "00000009" + "a00000000000000000000000000000af" + "5701" + "02" + "6665" + "0100" + "76": live.lockedBy(id, intent{kind: intentWrite, feed: []byte("fe"), item: encodeItem(&kv.Write{Value: []byte("v")})}.encode(), version{}),
-		"01" + "0011223344556677" + "010203040506" + "02" + "00000000" + "a00000000000000000000000000000af" + "5200": state{}.lockedBy(id, intent{kind: intentRead}.encode(), v),
-		"0103" + "0102030405060708" + "026c6b" + "76": encodeItem(&kv.Write{Value: []byte("v"), Link: "lk", ExpiresAt: at}),
-		"0102" + "00000003" + "ee000000000000000000000000000000" + "0000000000000005" + "01" + "04" + "0000034630b8a000": s.encode(),
-		"01" + "010203040506" + "0000000000000007" + "000186a0" + "0000000000000002" + "000186a0" + "0000000000000005" + "0000000000000004": head{owner: v.writer, time: 7, trimmed: place{firstEpoch, 2}, epochs: []epoch{{firstEpoch, 5, 4}}}.encode(),
-		"01" + "0000000000000007" + "0000000000000006" + "016b" + "64": entry{time: 7, version: 6, key: "k", data: []byte("d")}.encode(),
-		"72" + "000186a0" + "0000000000000003":                         []byte(entryKey(place{firstEpoch, 3})),
-		"ee000000000000000000000000000000" + "0002":                     []byte(s.shardKey(2)),
+		"01" + "0011223344556677" + "010203040506" + "02" + "00000000" + "a00000000000000000000000000000af" + "5200":                                 state{}.lockedBy(id, intent{kind: intentRead}.encode(), v),
+		"0103" + "0102030405060708" + "026c6b" + "76":                                                                                                encodeItem(&kv.Write{Value: []byte("v"), Link: "lk", ExpiresAt: at}),
+		"0102" + "00000003" + "ee000000000000000000000000000000" + "0000000000000005" + "01" + "04" + "0000034630b8a000":                             s.encode(),
+		"01" + "010203040506" + "0000000000000007" + "000186a0" + "0000000000000002" + "000186a0" + "0000000000000005" + "0000000000000004":          head{owner: v.writer, time: 7, trimmed: place{firstEpoch, 2}, epochs: []epoch{{firstEpoch, 5, 4}}}.encode(),
+		"01" + "0000000000000007" + "0000000000000006" + "016b" + "64":                                                                               entry{time: 7, version: 6, key: "k", data: []byte("d")}.encode(),
+		"72" + "000186a0" + "0000000000000003":                                                                                                       []byte(entryKey(place{firstEpoch, 3})),
+		"ee000000000000000000000000000000" + "0002":                                                                                                  []byte(s.shardKey(2)),
 	} {
 		if hex.EncodeToString(got) != want {
 			t.Errorf("got %x, want %s", got, want)

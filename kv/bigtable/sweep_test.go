@@ -86,6 +86,8 @@ func TestSweeperDoesNotTrustDeadlines(t *testing.T) {
 	w.clock = clock.NewManual(start().Add(24 * time.Hour))
 	w.dead("before commit", put("a", "x", "new"), put("b", "y", "new"))
 	w.clock = real
+	w.other.stopLoops()
+	w.other.running.Wait()
 	w.other.opts.SweeperCadence = 5 * time.Second
 	for range 2 {
 		w.ok(w.other.sweepOnce(t.Context()))
