@@ -48,6 +48,8 @@ type Engine struct {
 	helping helping
 	sweep   sweeper
 	feeds   feeds
+	// readerPatience is how long a reader of a feed waits for the owner of the shard.
+	readerPatience time.Duration
 }
 
 var _ kv.Engine = (*Engine)(nil)

@@ -43,13 +43,15 @@ func (e *Engine) readFeed(ctx context.Context, name string, number int, after kv
 	limit = min(limit, feedPage)
 	id := shardID{s.stream, number}
 	// Who is behind anyhow need not wait for what comes last.
-	if known := e.feeds.published(id); len(known.after(from, limit)) < limit {
-		if err := e.catchUp(ctx, s, number); err != nil {
-			return nil, err
-		}
-	}
+	known := e.feeds.published(id)
+	behind := len(known.after(from, limit)) == limit
 	prefix := s.shardKey(number)
 	for {
+		if !behind {
+			if err := e.catchUp(ctx, s, number); err != nil {
+				return nil, err
+			}
+		}
 		raw, err := e.readCell(ctx, "read head", e.streamTable, prefix+headKey, headCell)
 		if err != nil {
 			return nil, err
@@ -63,7 +65,11 @@ func (e *Engine) readFeed(ctx context.Context, name string, number int, after kv
 		}
 		e.feeds.sawPublished(id, h)
 		entries, again, err := e.readPublished(ctx, prefix, h, from, cutoff, limit)
-		if !again {
+		switch {
+		case again:
+		case behind && err == nil && len(entries) < limit:
+			behind = false
+		default:
 			return entries, err
 		}
 	}
@@ -90,7 +96,7 @@ const readerPatience = 4 * busyPoll
 func (e *Engine) catchUp(ctx context.Context, s *space, number int) error {
 	const step = 20 * time.Millisecond
 	for waited := time.Duration(0); ; waited += step {
-		err := e.forward(ctx, s, number, waited > readerPatience)
+		err := e.forward(ctx, s, number, waited > e.readerPatience)
 		if !errors.Is(err, errOwned) && !errors.Is(err, errLost) {
 			return err
 		}

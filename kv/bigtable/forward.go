@@ -132,12 +132,17 @@ func (e *Engine) forward(ctx context.Context, s *space, number int, force bool) 
 			return err
 		}
 		from = hints[len(hints)-1].key + "\x00"
+		// New hints come behind the old ones: nobody may chase them for ever.
+		last := len(hints) < hintPage
 		for len(hints) > 0 {
 			n := min(len(hints), forwardRows)
 			if err := e.forwardHints(ctx, s, number, sh, hints[:n], force); err != nil {
 				return err
 			}
 			hints = hints[n:]
+		}
+		if last {
+			return nil
 		}
 	}
 }
@@ -423,30 +428,44 @@ func (e *Engine) removeHints(ctx context.Context, hints []hint, rows []*row, dec
 	return e.deleteRows(ctx, "remove hints", e.outboxTable, keys)
 }
 
-// Times of the forwarder's looks at the hints of other processes: the owner of a
-// shard must notice soon, who owns none only needs to notice that an owner is gone.
+// Times between the forwarder's looks at the hints of other processes. The owner of a
+// shard must notice them soon, and looks more often once it did; who owns none
+// only needs to notice that an owner is gone.
 const (
-	busyPoll = 500 * time.Millisecond
-	idleLook = 10 // of them
+	busyPoll  = 500 * time.Millisecond
+	firstPoll = 25 * time.Millisecond
+	idleLook  = 10 // of busyPoll
+	gathering = 100 * time.Millisecond
 )
 
 // trimLooks is how many looks there are between two removals of old entries.
 const trimLooks = 120
 
-// runForwarder forwards until Close: at once what this process commits, and every
-// now and then what others did.
+// runForwarder forwards until Close: soon what this process commits, and every now
+// and then what others did.
 func (e *Engine) runForwarder(ctx context.Context) {
-	ticker := time.NewTicker(busyPoll)
-	defer ticker.Stop()
-	for look := 1; ; {
+	timer := time.NewTimer(busyPoll)
+	defer timer.Stop()
+	wait, waited, look := busyPoll, time.Duration(0), 0
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-e.feeds.wake:
-			e.forwardWoken(ctx)
-		case <-ticker.C:
-			e.look(ctx, look)
-			look++
+			// Readers do not wait for this. Many commits are forwarded at once.
+			if pause(ctx, gathering) == nil {
+				e.forwardWoken(ctx)
+			}
+		case <-timer.C:
+			whole := waited+wait >= busyPoll
+			if waited += wait; whole {
+				waited = 0
+				look++
+			}
+			if wait = min(2*wait, busyPoll); e.look(ctx, look, whole) {
+				wait = firstPoll
+			}
+			timer.Reset(wait)
 		}
 	}
 }
@@ -489,10 +508,13 @@ func (sh *shard) gone(n int) bool {
 	return sh.others != nil && n-sh.since >= patience
 }
 
-// look searches the feeds that this process knows for hints of others.
-func (e *Engine) look(ctx context.Context, n int) {
+// look searches the feeds that this process knows for hints of others. It is the
+// n-th one of those that are busyPoll apart if whole, and one in between otherwise.
+// It reports whether it found something to forward in a feed that is partly ours.
+func (e *Engine) look(ctx context.Context, n int, whole bool) (found bool) {
 	for _, s := range e.known() {
-		if s.FeedShards == 0 || !e.ownsOf(s) && n%idleLook != 0 {
+		ours := s.FeedShards > 0 && e.ownsOf(s)
+		if s.FeedShards == 0 || !ours && (!whole || n%idleLook != 0) {
 			continue
 		}
 		prefix := string(s.stream[:])
@@ -501,15 +523,17 @@ func (e *Engine) look(ctx context.Context, n int) {
 			if err != nil || len(hints) == 0 {
 				break
 			}
+			found = found || ours
 			number = int(hints[0].key[streamIDSize])<<8 | int(hints[0].key[streamIDSize+1])
 			if e.forwardQuietly(ctx, s, number, false) && e.feeds.shard(shardID{s.stream, number}).gone(n) {
 				e.forwardQuietly(ctx, s, number, true)
 			}
 		}
-		if n%trimLooks == 0 {
+		if whole && n%trimLooks == 0 {
 			e.trim(ctx, s)
 		}
 	}
+	return found
 }
 
 // ownsOf reports whether this process owns a shard of the space.
@@ -540,14 +564,25 @@ func (e *Engine) releaseFeeds(ctx context.Context) {
 	e.feeds.mu.Lock()
 	defer e.feeds.mu.Unlock()
 	for id, sh := range e.feeds.shards {
-		if !sh.owned {
+		if sh.head.owner != e.writer {
 			continue
 		}
-		next := sh.head
-		next.owner = [writerSize]byte{}
 		s := space{stream: id.stream}
-		if err := e.setHead(ctx, "release", s.shardKey(id.number), sh, next); err != nil {
+		if err := e.release(ctx, s.shardKey(id.number), sh); err != nil {
 			e.log.Debug("bigtable: feed not released", "error", err)
 		}
 	}
+}
+
+func (e *Engine) release(ctx context.Context, prefix string, sh *shard) error {
+	raw, err := e.readCell(ctx, "read head", e.streamTable, prefix+headKey, headCell)
+	if err != nil {
+		return err
+	}
+	next, err := parseHead(raw)
+	if err != nil || next.owner != e.writer {
+		return err
+	}
+	sh.raw, next.owner = raw, [writerSize]byte{}
+	return e.setHead(ctx, "release", prefix, sh, next)
 }

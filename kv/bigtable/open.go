@@ -33,6 +33,8 @@ func open(ctx context.Context, opts Options, hook func(string) error) (*Engine, 
 		hook:   hook,
 		spaces: map[string]*space{},
 		calls:  calls{drained: make(chan struct{})},
+
+		readerPatience: readerPatience,
 	}
 	e.base, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.loops, e.stopLoops = context.WithCancel(e.base)

@@ -24,6 +24,7 @@ type server struct {
 	counts map[string]int
 	before func(method string, req any) error
 	after  func(method string, req any) error
+	change func(res any) // of answers
 	gate   chan struct{} // not nil: calls wait until it is closed
 	killed chan struct{}
 }
@@ -73,12 +74,15 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	}
 	res, err := s.audit.call(ctx, req, handler)
 	s.mu.Lock()
-	after := s.after
+	after, change := s.after, s.change
 	s.mu.Unlock()
 	if err == nil && after != nil {
 		if err := after(name, req); err != nil {
 			return nil, err
 		}
+	}
+	if err == nil && change != nil {
+		change(res)
 	}
 	return res, err
 }

@@ -91,10 +91,10 @@ func (tx *txn) prepare(ctx context.Context, careful bool) (busy []part, err erro
 		return busy, err
 	}
 	tx.version = tx.e.nextVersion(tx.parts)
-	if err := tx.e.writeHints(ctx, tx.parts, tx.version, tx.id[:]); err != nil {
-		return nil, err
+	if busy, err = tx.lockAll(ctx, careful); err != nil || len(busy) > 0 {
+		return busy, err
 	}
-	return tx.lockAll(ctx, careful)
+	return nil, tx.e.writeHints(ctx, tx.parts, tx.version, tx.id[:])
 }
 
 // create makes the record. If it cannot be known whether that worked, the record
