@@ -129,12 +129,10 @@ type feedAnswer struct {
 // read takes one look.
 func (r *feedReader) read(ctx context.Context) (feedAnswer, error) {
 	cutoff := r.engine.clock.Now().Add(-r.space.FeedRetention).UnixMicro()
-	goesOn := r.from != place{}
-	a := new(args).int4(r.shard).int8(r.from.era).xid8(r.from.xid).int4(int(r.from.n))
-	a.bool(goesOn).int8(cutoff).int8(int64(r.limit)).int8(feedBytes).int8(r.space.id)
+	goesOn := r.goesOn()
 	var answer feedAnswer
 	size := 0
-	err := r.engine.roundTrip(ctx, r.query(), a, func(v [][]byte) error {
+	err := r.engine.roundTrip(ctx, r.query(), r.args(cutoff), func(v [][]byte) error {
 		if v[0] == nil {
 			return answer.takeState(v, goesOn)
 		}
@@ -180,6 +178,15 @@ func (r *feedReader) query() string {
 		(select era, xid, n, key, version, at, data, null, null, null from entries order by era, xid, n)`,
 		r.engine.prefix, r.space.feed)
 }
+
+// args returns the parameters of query.
+func (r *feedReader) args(cutoff int64) *args {
+	a := new(args).int4(r.shard).int8(r.from.era).xid8(r.from.xid).int4(int(r.from.n))
+	return a.bool(r.goesOn()).int8(cutoff).int8(int64(r.limit)).int8(feedBytes).int8(r.space.id)
+}
+
+// goesOn reports whether the reader does not begin with the oldest entry.
+func (r *feedReader) goesOn() bool { return r.from != place{} }
 
 func (a *feedAnswer) takeState(v [][]byte, goesOn bool) error {
 	settled, err := decodeInt(v[1])
