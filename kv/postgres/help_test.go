@@ -110,7 +110,16 @@ type session struct {
 
 func connect(tb testing.TB, url string) session {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), url)
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return connectConfig(tb, config)
+}
+
+func connectConfig(tb testing.TB, config *pgx.ConnConfig) session {
+	tb.Helper()
+	conn, err := pgx.ConnectConfig(tb.Context(), config)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -50,31 +50,31 @@ language sql immutable as $$ select name || '_' || id $$;
 
 -- Each space has functions of its own, because their statements are planned once
 -- for a connection, while a statement put together at run time is planned each time
--- it runs. The settings leave one plan to choose, by the index, whatever the server
--- knows or believes of the table.
+-- it runs. Settings leave one plan to choose, by the index, whatever the server
+-- knows or believes of the table. Each costs some microseconds, so there are no
+-- more than needed; read, write and append run under those of commit.
 create function {schema}.create_functions(id bigint, tab text, fed boolean) returns void
 language plpgsql as $create$
 declare
-	by_index constant text := 'set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off '
-		'set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off';
+	by_index constant text := 'set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off';
 begin
 	-- read compares versions. It returns the highest one, and the numbers of the
 	-- rows that have not the expected one.
 	execute format($f$
 		create function {schema}.read_%1$s(now bigint, keys bytea[], expected bigint[], stored boolean[],
 			out high bigint, out failed integer[])
-		language plpgsql %3$s as $body$
+		language plpgsql as $body$
 		begin
 			select coalesce(max(t.version), 0), array_agg(k.i::integer) filter (where k.expected <>
 				case when t.version is null or not k.stored and t.expires_at <= now then 0 else t.version end)
 			into high, failed
 			from unnest(keys, expected, stored) with ordinality k(key, expected, stored, i)
 			left join {schema}.%2$I t on substr(t.key, 1, 2600) = substr(k.key, 1, 2600) and t.key = k.key;
-		end $body$ $f$, id, tab, by_index);
+		end $body$ $f$, id, tab);
 	execute format($f$
 		create function {schema}.write_%1$s(v bigint, keys bytea[], vals bytea[], links text[], expires bigint[], deleted boolean[])
 		returns void
-		language plpgsql %3$s as $body$
+		language plpgsql as $body$
 		#variable_conflict use_column
 		begin
 			if true = any(deleted) then
@@ -91,13 +91,13 @@ begin
 				do update set (value, link, expires_at, version) =
 					row (excluded.value, excluded.link, excluded.expires_at, excluded.version);
 			end if;
-		end $body$ $f$, id, tab, by_index);
+		end $body$ $f$, id, tab);
 	-- get and the functions behind it are stable: all they do in one statement of
 	-- the caller sees the same.
 	execute format($f$
 		create function {schema}.get_%1$s(keys bytea[])
 		returns table (i integer, value bytea, link text, expires_at bigint, version bigint)
-		language plpgsql stable rows 10 %3$s as $body$
+		language plpgsql stable rows 10 %3$s set enable_hashjoin = off set enable_mergejoin = off as $body$
 		#variable_conflict use_column
 		begin
 			return query select k.i::integer, t.value, t.link, t.expires_at, t.version
@@ -109,7 +109,7 @@ begin
 	execute format($f$
 		create function {schema}.scan_%1$s(low bytea, high bytea, backwards boolean, now bigint, stored boolean, most integer, bytes bigint)
 		returns table (key bytea, value bytea, link text, expires_at bigint, version bigint)
-		language plpgsql stable %3$s as $body$
+		language plpgsql stable %3$s set enable_sort = off as $body$
 		#variable_conflict use_column
 		declare
 			low_head bytea;
@@ -145,13 +145,13 @@ begin
 	-- append adds to the feed.
 	execute format($f$
 		create function {schema}.append_%1$s(now bigint, v bigint, shards integer[], keys bytea[], entries bytea[]) returns void
-		language plpgsql %3$s as $body$
+		language plpgsql as $body$
 		#variable_conflict use_column
 		begin
 			insert into {schema}.%2$I (shard, era, xid, n, key, version, at, data)
 			select f.shard, {schema}.era(), pg_current_xact_id(), f.n::integer, f.key, v, now, f.data
 			from unnest(shards, keys, entries) with ordinality f(shard, key, data, n);
-		end $body$ $f$, id, tab || '_feed', by_index);
+		end $body$ $f$, id, tab || '_feed');
 	-- fetch returns what is to be known of a shard, in one row without an era:
 	-- the first transaction that may still add entries, the first one that has
 	-- not begun, whether there are entries at or behind the first, whether some
@@ -161,7 +161,7 @@ begin
 			cutoff bigint, most integer, bytes bigint)
 		returns table (era bigint, xid xid8, n integer, key bytea, version bigint, at bigint, data bytea,
 			next xid8, ahead boolean, gone boolean)
-		language plpgsql stable %3$s as $body$
+		language plpgsql stable %3$s set enable_sort = off as $body$
 		#variable_conflict use_column
 		declare
 			now_era constant bigint := {schema}.era();
@@ -271,7 +271,9 @@ create function {schema}.commit(
 	write_expires bigint[], write_deleted boolean[], dead bigint[], written bigint[],
 	feed_spaces bigint[], feed_ends integer[], feed_shards integer[], feed_keys bytea[], feed_data bytea[],
 	out version bigint, out failed integer[])
-language plpgsql set plan_cache_mode = force_generic_plan set jit = off as $commit$
+language plpgsql
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off as $commit$
 #variable_conflict use_column
 declare
 	first integer;
