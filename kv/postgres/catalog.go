@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-dev/holdfast/kv"
 )
@@ -19,8 +16,6 @@ import (
 type space struct {
 	kv.SpaceInfo
 	id int64
-	// table and feed are the names of its tables as statements need them.
-	table, feed string
 }
 
 // catalog remembers the spaces. It may be late: what is not in it may exist, and
@@ -120,9 +115,6 @@ func (e *Engine) listSpaces(ctx context.Context) (map[string]*space, error) {
 			return err
 		}
 		s.FeedShards, s.FeedRetention = int(shards), time.Duration(retention)
-		table := s.Name + "_" + strconv.FormatInt(s.id, 10)
-		s.table = e.prefix + pgx.Identifier{table}.Sanitize()
-		s.feed = e.prefix + pgx.Identifier{table + "_feed"}.Sanitize()
 		spaces[s.Name] = s
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/kv"
@@ -126,15 +127,17 @@ type feedAnswer struct {
 	ahead bool
 }
 
-// read takes one look.
+// read takes one look. The function that it calls says in the migration what it
+// returns.
 func (r *feedReader) read(ctx context.Context) (feedAnswer, error) {
 	cutoff := r.engine.clock.Now().Add(-r.space.FeedRetention).UnixMicro()
-	goesOn := r.from != place{}
-	a := new(args).int4(r.shard).int8(r.from.era).xid8(r.from.xid).int4(int(r.from.n))
-	a.bool(goesOn).int8(cutoff).int8(int64(r.limit)).int8(feedBytes).int8(r.space.id)
+	goesOn := r.goesOn()
 	var answer feedAnswer
 	size := 0
-	err := r.engine.roundTrip(ctx, r.query(), a, func(v [][]byte) error {
+	sql := fmt.Sprintf("select * from %sfetch_%d($1, $2, $3, $4, $5, $6, $7)", r.engine.prefix, r.space.id)
+	a := new(args).int4(r.shard).int8(r.from.era).xid8(r.from.xid).int4(int(r.from.n))
+	a.int8(cutoff).int4(min(r.limit, math.MaxInt32)).int8(feedBytes)
+	err := r.engine.roundTrip(ctx, sql, a, func(v [][]byte) error {
 		if v[0] == nil {
 			return answer.takeState(v, goesOn)
 		}
@@ -156,30 +159,8 @@ func (r *feedReader) read(ctx context.Context) (feedAnswer, error) {
 	return answer, err
 }
 
-// query returns the statement of read. The first row of its answer is about the
-// shard, and has no era; the others are entries.
-func (r *feedReader) query() string {
-	return fmt.Sprintf(`
-		with state as materialized (
-			select %[1]sera() as era, %[1]ssettled() as settled, pg_snapshot_xmax(pg_current_snapshot()) as next
-		), entries as materialized (
-			select * from (
-				select *, sum(octet_length(data)) over (rows between unbounded preceding and 1 preceding) as before from (
-					select f.* from %[2]s f
-					where f.shard = $1 and (f.era, f.xid, f.n) > ($2, $3, $4) and ($5 or f.at >= $6)
-						and (f.era < (select era from state) or f.xid < (select settled from state))
-					order by f.era, f.xid, f.n limit $7
-				) as page
-			) as page where before is null or before < $8
-		)
-		select null::bigint, s.settled, null::integer, null::bytea, null::bigint, null::bigint, null::bytea, s.next,
-			exists (select from %[2]s f where f.shard = $1 and f.era = s.era and f.xid >= s.settled),
-			exists (select from %[1]strimmed t where t.space = $9 and t.shard = $1 and (t.era, t.xid, t.n) > ($2, $3, $4))
-		from state s
-		union all
-		(select era, xid, n, key, version, at, data, null, null, null from entries order by era, xid, n)`,
-		r.engine.prefix, r.space.feed)
-}
+// goesOn reports whether the reader does not begin with the oldest entry.
+func (r *feedReader) goesOn() bool { return r.from != place{} }
 
 func (a *feedAnswer) takeState(v [][]byte, goesOn bool) error {
 	settled, err := decodeInt(v[1])

@@ -57,11 +57,13 @@ type querier interface {
 // migrated returns how many migrations the schema has had.
 func (e *Engine) migrated(ctx context.Context, q querier) (int, error) {
 	var there bool
-	if err := q.QueryRow(ctx, "select to_regclass($1) is not null", e.prefix+"migrations").Scan(&there); err != nil || !there {
+	// By the tables: what to_regclass says may be from before a lock was waited for.
+	err := q.QueryRow(ctx, "select exists (select from pg_tables where schemaname = $1 and tablename = 'migrations')", e.schema).Scan(&there)
+	if err != nil || !there {
 		return 0, err
 	}
 	var done int
-	err := q.QueryRow(ctx, "select coalesce(max(step), 0) from "+e.prefix+"migrations").Scan(&done)
+	err = q.QueryRow(ctx, "select coalesce(max(step), 0) from "+e.prefix+"migrations").Scan(&done)
 	if err == nil && done > len(migrations) {
 		err = ErrNewerSchema
 	}
@@ -70,7 +72,7 @@ func (e *Engine) migrated(ctx context.Context, q querier) (int, error) {
 
 func (e *Engine) createSchema(ctx context.Context, tx pgx.Tx) error {
 	var there bool
-	if err := tx.QueryRow(ctx, "select to_regnamespace($1) is not null", pgx.Identifier{e.schema}.Sanitize()).Scan(&there); err != nil {
+	if err := tx.QueryRow(ctx, "select exists (select from pg_namespace where nspname = $1)", e.schema).Scan(&there); err != nil {
 		return err
 	}
 	if !there {

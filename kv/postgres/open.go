@@ -103,6 +103,7 @@ func open(ctx context.Context, opts Options) (*Engine, error) {
 		clock:    opts.Clock,
 		log:      opts.Logger,
 		calls:    calls{drained: make(chan struct{})},
+		chores:   chores{swept: opts.Clock.Now()},
 	}
 	e.commitSQL = e.commitStatement()
 	if err := e.prepare(ctx, config.ConnConfig); err != nil {

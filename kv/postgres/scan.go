@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/kv"
@@ -77,16 +76,13 @@ func (s *scanner) page(ctx context.Context, sp *space) ([]kv.Row, error) {
 	if s.r.Limit > 0 {
 		size = min(size, s.r.Limit)
 	}
-	if s.r.End != nil && string(s.r.Start) >= string(s.r.End) {
-		s.done = true
-		return nil, nil
-	}
-	sql, a := s.query(sp, size)
+	a := new(args).bytes(s.r.Start).nullableBytes(s.r.End).bool(s.r.Reverse)
+	a.int8(s.now.UnixMicro()).bool(s.r.IncludeExpired).int4(size).int8(pageBytes)
+	sql := fmt.Sprintf("select * from %sscan_%d($1, $2, $3, $4, $5, $6, $7)", s.engine.prefix, sp.id)
 	var rows []kv.Row
 	bytes := 0
 	err := s.engine.roundTrip(ctx, sql, a, func(v [][]byte) error {
-		var row kv.Row
-		err := decodeRow(v, s.now, &row)
+		row, err := decodeRow(v[0], v[1:], s.now)
 		bytes += len(row.Value)
 		rows = append(rows, row)
 		return err
@@ -103,42 +99,4 @@ func (s *scanner) page(ctx context.Context, sp *space) ([]kv.Row, error) {
 		s.r.Start = append(last[:len(last):len(last)], 0)
 	}
 	return rows, nil
-}
-
-// query asks for rows up to the one with which the values reach pageBytes.
-func (s *scanner) query(sp *space, size int) (string, *args) {
-	a := new(args)
-	param := func(set func()) string { set(); return fmt.Sprintf("$%d", len(a.values)) }
-	conditions := []string{"true"}
-	bound := func(op string, key []byte) {
-		// Keys with the same head are in the range or not by the rest of them.
-		conditions = append(conditions, fmt.Sprintf("substr(key, 1, %d) %s= %s", headSize, op, param(func() { a.bytes(head(key)) })))
-		if len(key) >= headSize || op == "<" {
-			whole := op
-			if op == ">" {
-				whole = ">="
-			}
-			conditions = append(conditions, fmt.Sprintf("key %s %s", whole, param(func() { a.bytes(key) })))
-		}
-	}
-	if len(s.r.Start) > 0 {
-		bound(">", s.r.Start)
-	}
-	if s.r.End != nil {
-		bound("<", s.r.End)
-	}
-	if !s.r.IncludeExpired {
-		conditions = append(conditions, "(expires_at is null or expires_at > "+param(func() { a.int8(s.now.UnixMicro()) })+")")
-	}
-	direction := ""
-	if s.r.Reverse {
-		direction = " desc"
-	}
-	return fmt.Sprintf(`select key, value, link, expires_at, version from (
-			select *, sum(octet_length(value)) over (rows between unbounded preceding and 1 preceding) as before from (
-				select * from %[1]s where %[2]s order by substr(key, 1, %[3]d)%[4]s, key%[4]s limit %[5]s
-			) as page
-		) as page where before is null or before < %[6]s`,
-		sp.table, strings.Join(conditions, " and "), headSize, direction,
-		param(func() { a.int8(int64(size)) }), param(func() { a.int8(pageBytes) })), a
 }

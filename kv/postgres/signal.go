@@ -29,7 +29,7 @@ const (
 const anySignal = ""
 
 // errNotDirect says that Listen has no use of its connection.
-var errNotDirect = errors.New("no signal comes through: a pooler in between does not keep sessions apart; give a direct connection in ListenURL")
+var errNotDirect = errors.New("no signal comes through: a pooler in between does not keep sessions apart; ListenURL has to be a direct connection")
 
 // signals are those that wait to be sent.
 type signals struct {
@@ -126,7 +126,7 @@ func (e *Engine) Listen(ctx context.Context, fn func(name string)) error {
 			return nil
 		}
 		if !begun {
-			return fmt.Errorf("postgres: listen: %w", err)
+			return fmt.Errorf("postgres: listen: ListenURL or URL: %w", err)
 		}
 		e.log.Warn("postgres: signals are interrupted", "error", err)
 		select {

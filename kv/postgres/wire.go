@@ -39,6 +39,9 @@ func (a *args) text(s string) *args { return a.add(pgtype.TextOID, append([]byte
 // bytes takes nil for empty, and the statement may not outlive b.
 func (a *args) bytes(b []byte) *args { return a.add(pgtype.ByteaOID, nonNil(b)) }
 
+// nullableBytes takes nil for NULL.
+func (a *args) nullableBytes(b []byte) *args { return a.add(pgtype.ByteaOID, b) }
+
 func (a *args) xid8(n uint64) *args {
 	return a.add(pgtype.XID8OID, binary.BigEndian.AppendUint64(nil, n))
 }

@@ -18,7 +18,7 @@ insert into {schema}.engine (cluster) values ({schema}.cluster());
 -- timeline with each promotion of a standby and each restored backup.
 create function {schema}.era() returns bigint
 language sql stable as $$
-	select epoch << 32 | ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint from {schema}.engine
+	select epoch << 32 | ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint from {schema}.engine where one
 $$;
 
 create sequence {schema}.space_id;
@@ -47,6 +47,145 @@ create table {schema}.trimmed (
 -- space_table names the table of a space for people who look at it.
 create function {schema}.space_table(name text, id bigint) returns text
 language sql immutable as $$ select name || '_' || id $$;
+
+-- Each space has functions of its own, because their statements are planned once
+-- for a connection, while a statement put together at run time is planned each time
+-- it runs. Settings leave one plan to choose, by the index, whatever the server
+-- knows or believes of the table. Each costs some microseconds, so there are no
+-- more than needed; read, write and append run under those of commit.
+create function {schema}.create_functions(id bigint, tab text, fed boolean) returns void
+language plpgsql as $create$
+declare
+	by_index constant text := 'set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off';
+begin
+	-- read compares versions. It returns the highest one, and the numbers of the
+	-- rows that have not the expected one.
+	execute format($f$
+		create function {schema}.read_%1$s(now bigint, keys bytea[], expected bigint[], stored boolean[],
+			out high bigint, out failed integer[])
+		language plpgsql as $body$
+		begin
+			select coalesce(max(t.version), 0), array_agg(k.i::integer) filter (where k.expected <>
+				case when t.version is null or not k.stored and t.expires_at <= now then 0 else t.version end)
+			into high, failed
+			from unnest(keys, expected, stored) with ordinality k(key, expected, stored, i)
+			left join {schema}.%2$I t on substr(t.key, 1, 2600) = substr(k.key, 1, 2600) and t.key = k.key;
+		end $body$ $f$, id, tab);
+	execute format($f$
+		create function {schema}.write_%1$s(v bigint, keys bytea[], vals bytea[], links text[], expires bigint[], deleted boolean[])
+		returns void
+		language plpgsql as $body$
+		#variable_conflict use_column
+		begin
+			if true = any(deleted) then
+				delete from {schema}.%2$I t using unnest(keys, deleted) k(key, deleted)
+				where k.deleted and substr(t.key, 1, 2600) = substr(k.key, 1, 2600) and t.key = k.key;
+			end if;
+			if false = any(deleted) then
+				insert into {schema}.%2$I as t (key, value, link, expires_at, version)
+				select k.key, k.value, k.link, k.expires_at, v
+				from unnest(keys, vals, links, expires, deleted) k(key, value, link, expires_at, deleted)
+				where not k.deleted
+				on conflict (substr(key, 1, 2600),
+					(case when octet_length(key) > 2600 then sha256(substr(key, 2601)) else ''::bytea end))
+				do update set (value, link, expires_at, version) =
+					row (excluded.value, excluded.link, excluded.expires_at, excluded.version);
+			end if;
+		end $body$ $f$, id, tab);
+	-- get and the functions behind it are stable: all they do in one statement of
+	-- the caller sees the same.
+	execute format($f$
+		create function {schema}.get_%1$s(keys bytea[])
+		returns table (i integer, value bytea, link text, expires_at bigint, version bigint)
+		language plpgsql stable rows 10 %3$s set enable_hashjoin = off set enable_mergejoin = off as $body$
+		#variable_conflict use_column
+		begin
+			return query select k.i::integer, t.value, t.link, t.expires_at, t.version
+			from unnest(keys) with ordinality k(key, i)
+			join {schema}.%2$I t on substr(t.key, 1, 2600) = substr(k.key, 1, 2600) and t.key = k.key;
+		end $body$ $f$, id, tab, by_index);
+	-- scan returns a page: at most so many rows, up to the one with which their
+	-- values reach so many bytes. Bounds that are null leave a side open.
+	execute format($f$
+		create function {schema}.scan_%1$s(low bytea, high bytea, backwards boolean, now bigint, stored boolean, most integer, bytes bigint)
+		returns table (key bytea, value bytea, link text, expires_at bigint, version bigint)
+		language plpgsql stable %3$s set enable_sort = off as $body$
+		#variable_conflict use_column
+		declare
+			low_head bytea;
+			high_head bytea;
+		begin
+			low := coalesce(low, '');
+			high := coalesce(high, decode(repeat('ff', 4001), 'hex')); -- above all keys
+			low_head := substr(low, 1, 2600);
+			high_head := substr(high, 1, 2600);
+			if backwards then
+				return query select p.key, p.value, p.link, p.expires_at, p.version from (
+					select q.*, sum(octet_length(q.value)) over (rows between unbounded preceding and 1 preceding) as before from (
+						select * from {schema}.%2$I t
+						where substr(t.key, 1, 2600) between low_head and high_head and t.key >= low and t.key < high
+							and (stored or t.expires_at is null or t.expires_at > now)
+						order by substr(t.key, 1, 2600) desc, t.key desc limit most
+					) q
+				) p where p.before is null or p.before < bytes;
+			else
+				return query select p.key, p.value, p.link, p.expires_at, p.version from (
+					select q.*, sum(octet_length(q.value)) over (rows between unbounded preceding and 1 preceding) as before from (
+						select * from {schema}.%2$I t
+						where substr(t.key, 1, 2600) between low_head and high_head and t.key >= low and t.key < high
+							and (stored or t.expires_at is null or t.expires_at > now)
+						order by substr(t.key, 1, 2600), t.key limit most
+					) q
+				) p where p.before is null or p.before < bytes;
+			end if;
+		end $body$ $f$, id, tab, by_index);
+	if not fed then
+		return;
+	end if;
+	-- append adds to the feed.
+	execute format($f$
+		create function {schema}.append_%1$s(now bigint, v bigint, shards integer[], keys bytea[], entries bytea[]) returns void
+		language plpgsql as $body$
+		#variable_conflict use_column
+		begin
+			insert into {schema}.%2$I (shard, era, xid, n, key, version, at, data)
+			select f.shard, {schema}.era(), pg_current_xact_id(), f.n::integer, f.key, v, now, f.data
+			from unnest(shards, keys, entries) with ordinality f(shard, key, data, n);
+		end $body$ $f$, id, tab || '_feed');
+	-- fetch returns what is to be known of a shard, in one row without an era:
+	-- the first transaction that may still add entries, the first one that has
+	-- not begun, whether there are entries at or behind the first, whether some
+	-- behind the given place were removed. Entries follow, in order.
+	execute format($f$
+		create function {schema}.fetch_%1$s(of integer, after_era bigint, after_xid xid8, after_n integer,
+			cutoff bigint, most integer, bytes bigint)
+		returns table (era bigint, xid xid8, n integer, key bytea, version bigint, at bigint, data bytea,
+			next xid8, ahead boolean, gone boolean)
+		language plpgsql stable %3$s set enable_sort = off as $body$
+		#variable_conflict use_column
+		declare
+			now_era constant bigint := {schema}.era();
+			settled constant xid8 := {schema}.settled();
+			beginning constant boolean := after_era = 0;
+		begin
+			return query select null::bigint, settled, null::integer, null::bytea, null::bigint, null::bigint, null::bytea,
+				pg_snapshot_xmax(pg_current_snapshot()),
+				coalesce((
+					select f.era = now_era and f.xid >= settled from {schema}.%2$I f where f.shard = of
+					order by f.shard desc, f.era desc, f.xid desc, f.n desc limit 1), false),
+				exists (
+					select from {schema}.trimmed t where t.space = %1$s and t.shard = of
+						and (t.era, t.xid, t.n) > (after_era, after_xid, after_n));
+			return query select p.era, p.xid, p.n, p.key, p.version, p.at, p.data, null::xid8, null::boolean, null::boolean from (
+				select q.*, sum(octet_length(q.data)) over (rows between unbounded preceding and 1 preceding) as before from (
+					select * from {schema}.%2$I f
+					where f.shard = of and (f.era, f.xid, f.n) > (after_era, after_xid, after_n)
+						and (f.era < now_era or f.xid < settled) and (not beginning or f.at >= cutoff)
+					order by f.shard, f.era, f.xid, f.n limit most
+				) q
+			) p where p.before is null or p.before < bytes;
+		end $body$ $f$, id, tab || '_feed', by_index);
+end $create$;
 
 create function {schema}.create_space(name text, links boolean, feed_shards integer, feed_retention bigint) returns boolean
 language plpgsql as $create$
@@ -78,43 +217,6 @@ begin
 			substr(key, 1, 2600),
 			(case when octet_length(key) > 2600 then sha256(substr(key, 2601)) else ''::bytea end)
 		)$t$, tab);
-	-- Each space has its own functions, because their statements are planned once
-	-- for a connection, while a statement put together at run time is planned each
-	-- time it runs. The settings leave one plan to choose: by the index.
-	execute format($f$
-		create function {schema}.read_%1$s(now bigint, keys bytea[], expected bigint[], stored boolean[],
-			out high bigint, out failed integer[])
-		language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off
-			set enable_hashjoin = off set enable_mergejoin = off as $body$
-		begin
-			select coalesce(max(t.version), 0), array_agg(k.i::integer) filter (where k.expected <>
-				case when t.version is null or not k.stored and t.expires_at <= now then 0 else t.version end)
-			into high, failed
-			from unnest(keys, expected, stored) with ordinality k(key, expected, stored, i)
-			left join {schema}.%2$I t on substr(t.key, 1, 2600) = substr(k.key, 1, 2600) and t.key = k.key;
-		end $body$ $f$, new_id, tab);
-	execute format($f$
-		create function {schema}.write_%1$s(v bigint, keys bytea[], vals bytea[], links text[], expires bigint[], deleted boolean[])
-		returns void
-		language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off
-			set enable_hashjoin = off set enable_mergejoin = off as $body$
-		#variable_conflict use_column
-		begin
-			if true = any(deleted) then
-				delete from {schema}.%2$I t using unnest(keys, deleted) k(key, deleted)
-				where k.deleted and substr(t.key, 1, 2600) = substr(k.key, 1, 2600) and t.key = k.key;
-			end if;
-			if false = any(deleted) then
-				insert into {schema}.%2$I as t (key, value, link, expires_at, version)
-				select k.key, k.value, k.link, k.expires_at, v
-				from unnest(keys, vals, links, expires, deleted) k(key, value, link, expires_at, deleted)
-				where not k.deleted
-				on conflict (substr(key, 1, 2600),
-					(case when octet_length(key) > 2600 then sha256(substr(key, 2601)) else ''::bytea end))
-				do update set (value, link, expires_at, version) =
-					row (excluded.value, excluded.link, excluded.expires_at, excluded.version);
-			end if;
-		end $body$ $f$, new_id, tab);
 	if $3 > 0 then
 		execute format($t$
 			create table {schema}.%I (
@@ -128,17 +230,8 @@ begin
 				data    bytea   not null,
 				primary key (shard, era, xid, n)
 			)$t$, tab || '_feed');
-		execute format($f$
-			create function {schema}.feed_%1$s(now bigint, v bigint, e bigint, shards integer[], keys bytea[], entries bytea[])
-			returns void
-			language plpgsql as $body$
-			#variable_conflict use_column
-			begin
-				insert into {schema}.%2$I (shard, era, xid, n, key, version, at, data)
-				select f.shard, e, pg_current_xact_id(), f.n::integer, f.key, v, now, f.data
-				from unnest(shards, keys, entries) with ordinality f(shard, key, data, n);
-			end $body$ $f$, new_id, tab || '_feed');
 	end if;
+	perform {schema}.create_functions(new_id, tab, $3 > 0);
 	return true;
 end $create$;
 
@@ -147,6 +240,7 @@ language plpgsql as $drop$
 declare
 	old {schema}.spaces;
 	tab text;
+	f text;
 	high bigint;
 begin
 	perform pg_advisory_xact_lock({catalog_lock});
@@ -160,13 +254,11 @@ begin
 	execute format('select max(version) from {schema}.%I', tab) into high;
 	update {schema}.engine set floor = greatest(floor, high, (select max(version) from {schema}.tombstones));
 	execute format('drop table {schema}.%I', tab);
-	execute format('drop function {schema}.read_%s', old.id);
-	execute format('drop function {schema}.write_%s', old.id);
-	if old.feed_shards > 0 then
-		execute format('drop table {schema}.%I', tab || '_feed');
-		execute format('drop function {schema}.feed_%s', old.id);
-		delete from {schema}.trimmed where space = old.id;
-	end if;
+	execute format('drop table if exists {schema}.%I', tab || '_feed');
+	delete from {schema}.trimmed where space = old.id;
+	foreach f in array array['read', 'write', 'get', 'scan', 'append', 'fetch'] loop
+		execute format('drop function if exists {schema}.%s_%s', f, old.id);
+	end loop;
 	return true;
 end $drop$;
 
@@ -179,7 +271,9 @@ create function {schema}.commit(
 	write_expires bigint[], write_deleted boolean[], dead bigint[], written bigint[],
 	feed_spaces bigint[], feed_ends integer[], feed_shards integer[], feed_keys bytea[], feed_data bytea[],
 	out version bigint, out failed integer[])
-language plpgsql set plan_cache_mode = force_generic_plan as $commit$
+language plpgsql
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off as $commit$
 #variable_conflict use_column
 declare
 	first integer;
@@ -217,7 +311,7 @@ begin
 
 	-- One statement, because the sweep raises the floor as it removes tombstones.
 	select greatest(high, e.floor, (select max(t.version) from {schema}.tombstones t where t.id = any(written)))
-	into high from {schema}.engine e;
+	into high from {schema}.engine e where e.one;
 	version := greatest(lowest, high + 1);
 
 	if cardinality(dead) > 0 then
@@ -235,8 +329,8 @@ begin
 	first := 1;
 	for g in 1 .. cardinality(feed_spaces) loop
 		last := feed_ends[g];
-		execute 'select {schema}.feed_' || feed_spaces[g] || '($1, $2, $3, $4, $5, $6)'
-			using now, version, {schema}.era(), feed_shards[first:last], feed_keys[first:last], feed_data[first:last];
+		execute 'select {schema}.append_' || feed_spaces[g] || '($1, $2, $3, $4, $5)'
+			using now, version, feed_shards[first:last], feed_keys[first:last], feed_data[first:last];
 		first := last + 1;
 	end loop;
 end $commit$;

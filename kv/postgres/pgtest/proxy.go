@@ -207,8 +207,11 @@ func readMessage(r io.Reader, typed bool) (message, error) {
 	return m, err
 }
 
-// serve takes one client through. Each exchange, up to the server's being ready
-// again, goes to the next of the client's connections to the server.
+// idle reports whether m says that the server is ready and in no transaction.
+func idle(m message) bool { return m.kind == ReadyForQuery && m.raw[len(m.raw)-1] == 'I' }
+
+// serve takes one client through. Each transaction goes to the next of the client's
+// connections to the server.
 func (p *Proxy) serve(client net.Conn) {
 	start, err := readMessage(client, false)
 	if err != nil || p.pass(0, true) != nil {
@@ -233,14 +236,20 @@ func (p *Proxy) serve(client net.Conn) {
 	if p.spread == 1 {
 		p.pipes.Go(func() {
 			defer client.Close()
-			_ = p.copyAnswers(client, servers[0], false)
+			_, _ = p.copyAnswers(client, servers[0], false)
 		})
 		_ = p.copyRequests(servers[0], client, false)
 		return
 	}
-	for i := 0; p.copyAnswers(client, servers[i%p.spread], true) == nil; {
-		i++
-		if p.copyRequests(servers[i%p.spread], client, true) != nil {
+	for i := 0; ; {
+		last, err := p.copyAnswers(client, servers[i], true)
+		if err != nil {
+			return
+		}
+		if idle(last) {
+			i = (i + 1) % p.spread
+		}
+		if p.copyRequests(servers[i], client, true) != nil {
 			return
 		}
 	}
@@ -257,7 +266,7 @@ func discard(server net.Conn) error {
 }
 
 // copyAnswers passes on what the server sends, once up to where it is ready.
-func (p *Proxy) copyAnswers(client, server net.Conn, once bool) error {
+func (p *Proxy) copyAnswers(client, server net.Conn, once bool) (message, error) {
 	for {
 		m, err := readMessage(server, true)
 		if err == nil {
@@ -267,7 +276,7 @@ func (p *Proxy) copyAnswers(client, server net.Conn, once bool) error {
 			_, err = client.Write(m.raw)
 		}
 		if err != nil || once && m.kind == ReadyForQuery {
-			return err
+			return m, err
 		}
 	}
 }
