@@ -261,3 +261,25 @@ func TestTooManyTables(t *testing.T) {
 		t.Errorf("existing space: %v", err)
 	}
 }
+
+// The client itself looks at an environment variable. It says the same as
+// EmulatorHost where somebody has handed it over, and must not get in the way.
+func TestEmulatorInTheEnvironment(t *testing.T) {
+	s := newServer(t)
+	t.Setenv("BIGTABLE_EMULATOR_HOST", s.Addr)
+	for _, host := range []string{s.Addr, ""} {
+		o := s.options(clock.System{})
+		o.EmulatorHost = host
+		e, err := Open(t.Context(), o)
+		if err != nil {
+			t.Errorf("EmulatorHost %q: %v", host, err)
+			continue
+		}
+		if _, err := e.Spaces(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -297,3 +297,36 @@ func TestSnapshotTakesLocksInTheEnd(t *testing.T) {
 		t.Errorf("no lock was taken")
 	}
 }
+
+// Whoever meets a lock without a record makes sure that the transaction can never
+// commit, before it takes the lock for nothing.
+func TestMissingRecordIsFenced(t *testing.T) {
+	for name, visit := range map[string]func(w *world){
+		"reader": func(w *world) { w.show(w.other, "b/x") },
+		"writer": func(w *world) { w.commit(nil, put("b", "x", "new")) },
+	} {
+		w := newWorld(t)
+		w.commit(nil, put("b", "x", "old"))
+		s, err := w.other.space(t.Context(), "b")
+		w.ok(err)
+		r, err := w.other.readRow(t.Context(), "test", s, "x")
+		w.ok(err)
+		id, err := w.other.newTxID()
+		w.ok(err)
+		lock := r.state.lockedBy(id, intent{kind: intentDelete}.encode(), version{})
+		res, err := w.other.cas(t.Context(), "test", s.table, "x", stateCell.is(r.state.raw), newMutation().set(stateCell, lock))
+		if w.ok(err); !res.applied {
+			t.Fatal("not locked")
+		}
+		visit(w)
+		settled(w.other)
+		w.unlockedAll("b/x")
+		records, err := w.other.readRecords(t.Context(), []txID{id})
+		if w.ok(err); records[id].status != aborted {
+			t.Errorf("%s: record %q", name, records[id].raw)
+		}
+		if err := w.other.createRecord(t.Context(), id, nil); !errors.Is(err, errAborted) {
+			t.Errorf("%s: the record was created after all: %v", name, err)
+		}
+	}
+}
