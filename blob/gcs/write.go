@@ -56,7 +56,7 @@ func (d *Driver) Put(ctx context.Context, name string, customTime time.Time, r i
 	// Content shorter than a chunk is one request, and only needs a chunk as long.
 	w.ChunkSize = int(min(d.chunk, roundUp(size+1)))
 
-	source := &remembering{r: r}
+	source := &remembering{ctx: ctx, r: r}
 	_, err := io.Copy(w, source)
 	if source.err != nil {
 		drop()
@@ -71,14 +71,19 @@ func (d *Driver) Put(ctx context.Context, name string, customTime time.Time, r i
 	return d.settle(ctx, "upload", name, upload, err)
 }
 
-// remembering keeps the error of a reader apart from that of a writer.
+// remembering keeps the error of a reader apart from that of a writer. Once ctx has
+// ended it hands out nothing more, so that the upload stays incomplete.
 type remembering struct {
+	ctx context.Context
 	r   io.Reader
 	err error
 }
 
 func (r *remembering) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
+	if ended := r.ctx.Err(); ended != nil {
+		n, err = 0, ended
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		r.err = err
 	}

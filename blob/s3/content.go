@@ -132,7 +132,7 @@ func (d *Driver) putStream(ctx context.Context, name, id string, in *s3.PutObjec
 	if _, err := d.free(ctx, name, id); err != nil {
 		return err
 	}
-	source := &remembering{r: r}
+	source := &remembering{ctx: ctx, r: r}
 	in.Body, in.ContentLength = source, aws.Int64(size)
 	// A signature of the content would need it twice.
 	_, err := d.client.PutObject(ctx, in, func(o *s3.Options) {
@@ -150,14 +150,19 @@ func (d *Driver) putStream(ctx context.Context, name, id string, in *s3.PutObjec
 	return nil
 }
 
-// remembering keeps the error of a reader apart from that of the request.
+// remembering keeps the error of a reader apart from that of the request. Once ctx has
+// ended it hands out nothing more, so that the request stays incomplete.
 type remembering struct {
+	ctx context.Context
 	r   io.Reader
 	err error
 }
 
 func (r *remembering) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
+	if ended := r.ctx.Err(); ended != nil {
+		n, err = 0, ended
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		r.err = err
 	}
@@ -166,34 +171,32 @@ func (r *remembering) Read(p []byte) (int, error) {
 
 // Get implements blob.Driver.
 func (d *Driver) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, blob.Attrs, error) {
-	for range tries {
-		out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: d.bucket, Key: aws.String(keyOf(name)), Range: rangeOf(offset, length)})
-		switch {
-		case codeOf(err) == "InvalidRange":
-			o, m, err := d.look(ctx, name)
-			if err == nil && offset < o.size {
-				continue // another object by now
-			}
-			return io.NopCloser(strings.NewReader("")), o.attrs(m.state), err
-		case notFound(err):
-			return nil, blob.Attrs{}, d.missing(ctx)
-		case err != nil:
-			return nil, blob.Attrs{}, fmt.Errorf("open: %w", err)
+	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: d.bucket, Key: aws.String(keyOf(name)), Range: rangeOf(offset, length)})
+	switch {
+	case codeOf(err) == "InvalidRange":
+		o, m, err := d.look(ctx, name)
+		if err == nil && offset < o.size {
+			err = errBusy // it is another object by now
 		}
-		size, err := sizeOf(out)
 		if err != nil {
-			return nil, blob.Attrs{}, errors.Join(err, out.Body.Close())
-		}
-		o := objectOf(name, out.Metadata, out.ETag, size, out.LastModified)
-		m, settled, err := d.settledMark(ctx, o)
-		if err == nil && settled {
-			return out.Body, o.attrs(m.state), nil
-		}
-		if err := errors.Join(err, out.Body.Close()); err != nil {
 			return nil, blob.Attrs{}, err
 		}
+		return io.NopCloser(strings.NewReader("")), o.attrs(m.state), nil
+	case notFound(err):
+		return nil, blob.Attrs{}, d.missing(ctx)
+	case err != nil:
+		return nil, blob.Attrs{}, fmt.Errorf("open: %w", err)
 	}
-	return nil, blob.Attrs{}, errBusy
+	size, err := sizeOf(out)
+	if err != nil {
+		return nil, blob.Attrs{}, errors.Join(err, out.Body.Close())
+	}
+	o := objectOf(name, out.Metadata, out.ETag, size, out.LastModified)
+	m, err := d.existing(ctx, o)
+	if err != nil {
+		return nil, blob.Attrs{}, errors.Join(err, out.Body.Close())
+	}
+	return out.Body, o.attrs(m.state), nil
 }
 
 // rangeOf returns the Range header, or nil for the whole object.

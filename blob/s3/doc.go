@@ -5,7 +5,7 @@
 //
 //	<name>                             the content as it is
 //	.holdfast/s/<name>!<incarnation>   a mark: "finalized" or "removed"
-//	.holdfast/h/<hash>!<incarnation>   the same for names too long for that
+//	.holdfast/h/<hash>!<incarnation>   the same for names too long for that; never deleted
 //	.holdfast/n/<rest>                 the content of the name .holdfast/<rest>
 //	.holdfast/probe                    shows that the store can do what we need
 //
@@ -27,14 +27,11 @@
 // that of a Finalize and a Discard, or of many Deletes, one wins. An object exists if
 // its content does and its mark is not "removed"; it is finalized if its mark says so.
 //
-// Who removes writes the mark, deletes the content, then the mark. A mark is deleted
-// only when the content of its incarnation is gone for good. Therefore who has
-// written a mark looks once more whether the content is there: if not, the mark came
-// after a removal, means nothing and is deleted again. And who has found no mark looks
-// once more, lest the mark of a finalized object was deleted in between.
-//
-// A crash leaves content marked as removed, or a mark without content. Both count as
-// no object. The next Put, Delete or List that comes across finishes the removal.
+// Who removes writes the mark, then deletes the content. The mark stays behind for a
+// day, so that a Finalize or a Delete that looked before and writes after the removal
+// finds it and gives way; a List that comes by later deletes it. Between the two, or
+// after a crash in between, the object counts as removed; the next Put, Delete or List
+// of the name deletes the content.
 //
 // # Limits
 //
@@ -56,17 +53,17 @@
 // # Requests
 //
 //	Put         1 (2 if streamed)
-//	Finalize    3: look, mark, look
-//	Get, Stat   2 if finalized, else 3
-//	Delete      6: look, its mark, mark, look, delete, delete mark
+//	Finalize    2: look, mark
+//	Get, Stat   2: the content and the mark
+//	Delete      4: look, its mark, mark, delete
 //	Copy        those of a Get and a Put: the content passes through Holdfast
-//	List        2 per 1,000 objects, and 3 per object that is not finalized
+//	List        2 per 1,000 objects and marks, and 2 per object that is not finalized
 //
 // and one more where the answer is that there is no such object: a bucket that is
 // gone must not pass for an object that is gone.
 //
 // # Lifecycle
 //
-// A blob.Lifecycle removes what was never finalized. The bucket must have no rule that
-// deletes objects by age.
+// A blob.Lifecycle removes what was never finalized, and its Lists delete old marks. The
+// bucket must have no rule that deletes objects by age.
 package s3

@@ -11,45 +11,31 @@ import (
 )
 
 // tries is how often a method looks again because an object changed meanwhile. Only
-// other changes of the same object can be the cause, and each such change ends it.
+// other changes of the same object can be the cause, and each of these ends it.
 const tries = 20
 
 var errBusy = errors.New("the object keeps changing")
 
-// look returns an object and its mark, or blob.ErrNotFound.
+// look returns an object that exists and its mark, or blob.ErrNotFound.
 func (d *Driver) look(ctx context.Context, name string) (object, mark, error) {
-	for range tries {
-		o, err := d.head(ctx, name)
-		if errors.Is(err, errGone) {
-			return object{}, mark{}, d.missing(ctx)
-		}
-		if err != nil {
-			return object{}, mark{}, err
-		}
-		m, settled, err := d.settledMark(ctx, o)
-		if err != nil || settled {
-			return o, m, err
-		}
+	o, err := d.head(ctx, name)
+	if errors.Is(err, errGone) {
+		return object{}, mark{}, d.missing(ctx)
 	}
-	return object{}, mark{}, errBusy
+	if err != nil {
+		return object{}, mark{}, err
+	}
+	m, err := d.existing(ctx, o)
+	return o, m, err
 }
 
-// settledMark returns the mark of an object. If there is none, it looks whether the
-// object is still there: a mark may have been deleted after its object. Settled is
-// false if it has to be looked for anew. Of an object that is marked as removed it
-// returns blob.ErrNotFound.
-func (d *Driver) settledMark(ctx context.Context, o object) (m mark, settled bool, err error) {
-	if m, err = d.markOf(ctx, o); err != nil {
-		return m, false, err
+// existing returns the mark of an object, or blob.ErrNotFound if it is removed.
+func (d *Driver) existing(ctx context.Context, o object) (mark, error) {
+	m, err := d.markOf(ctx, o)
+	if err == nil && m.state == removed {
+		err = blob.ErrNotFound
 	}
-	switch m.state {
-	case finalized:
-		return m, true, nil
-	case removed:
-		return m, false, blob.ErrNotFound
-	}
-	settled, err = d.same(ctx, o)
-	return m, settled, err
+	return m, err
 }
 
 // Stat implements blob.Driver.
@@ -63,95 +49,60 @@ func (d *Driver) Stat(ctx context.Context, name string) (blob.Attrs, error) {
 
 // Finalize implements blob.Driver.
 func (d *Driver) Finalize(ctx context.Context, name string) (found bool, err error) {
+	o, err := d.head(ctx, name)
+	if errors.Is(err, errGone) {
+		return false, d.present(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
 	for range tries {
-		o, err := d.head(ctx, name)
-		if errors.Is(err, errGone) {
-			return false, d.present(ctx)
-		}
-		if err != nil {
-			return false, err
-		}
 		written, err := d.write(ctx, o, mark{}, finalized, "")
-		if err != nil {
-			return false, err
+		if err != nil || written {
+			return written, err
 		}
-		m := mark{state: finalized}
-		if !written {
-			if m, err = d.markOf(ctx, o); err != nil {
-				return false, err
-			}
+		m, err := d.markOf(ctx, o)
+		if err != nil || m.state != unmarked {
+			return m.state == finalized, err
 		}
-		switch m.state {
-		case unmarked: // it was removed, mark and all
-			continue
-		case removed:
-			return false, nil
-		}
-		there, err := d.same(ctx, o)
-		if err != nil || there {
-			return there, err
-		}
-		// It was removed before we wrote, or since.
-		d.unmark(ctx, markKey(o.name, o.id, o.etag))
+		// Refused, and yet no mark: the store wants us to repeat a write that met
+		// another one.
 	}
 	return false, errBusy
 }
 
 // Delete implements blob.Driver.
 func (d *Driver) Delete(ctx context.Context, name string, cond blob.Condition) (done bool, err error) {
+	o, err := d.head(ctx, name)
+	if errors.Is(err, errGone) {
+		return false, d.present(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	by := rand.Text()
 	for range tries {
-		o, err := d.head(ctx, name)
-		if errors.Is(err, errGone) {
-			return false, d.present(ctx)
-		}
-		if err != nil {
-			return false, err
-		}
 		m, err := d.markOf(ctx, o)
 		if err != nil {
 			return false, err
 		}
 		if m.state == removed {
-			// Somebody began and perhaps crashed.
-			return false, d.erase(ctx, o)
+			// It was us if the answer to a write was lost and the write repeated;
+			// else somebody who is at it, or crashed.
+			return m.by == by, d.erase(ctx, o)
 		}
 		if !cond.Holds(o.attrs(m.state)) {
 			return false, nil
 		}
-		done, again, err := d.remove(ctx, o, m)
-		if err != nil || !again {
-			return done, err
+		written, err := d.write(ctx, o, m, removed, by)
+		if err != nil {
+			return false, err
+		}
+		if written {
+			return true, d.erase(ctx, o)
 		}
 	}
 	return false, errBusy
-}
-
-// remove removes an object that has the mark m. Again says that it has another one.
-func (d *Driver) remove(ctx context.Context, o object, m mark) (done, again bool, err error) {
-	by := rand.Text()
-	written, err := d.write(ctx, o, m, removed, by)
-	if err != nil {
-		return false, false, err
-	}
-	if !written {
-		// The answer to our own write may have been lost and the write repeated.
-		now, err := d.markOf(ctx, o)
-		if err != nil || now.by != by {
-			return false, true, err
-		}
-	}
-	there, err := d.same(ctx, o)
-	if err != nil {
-		return false, false, err
-	}
-	if !there {
-		d.unmark(ctx, markKey(o.name, o.id, o.etag))
-		return false, true, nil
-	}
-	if err := d.erase(ctx, o); err != nil {
-		return false, false, err
-	}
-	return true, false, nil
 }
 
 // Copy implements blob.Driver. Not all stores know conditions on copies.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
@@ -27,8 +28,9 @@ type item struct {
 type pager struct {
 	d             *Driver
 	prefix, after string
-	items         []item // of the current page that are still to come
-	end           bool   // there are no further pages
+	items         []item    // of the current page that are still to come
+	end           bool      // there are no further pages
+	now           time.Time // by the store's clock, of the current page
 }
 
 // next returns the next item; false after the last.
@@ -62,6 +64,7 @@ func (p *pager) fill(ctx context.Context) error {
 			return fmt.Errorf("list: %w", err)
 		}
 		p.end = !aws.ToBool(out.IsTruncated)
+		p.now, _ = middleware.GetServerTime(out.ResultMetadata) // without one, nothing is old
 		for _, c := range out.Contents {
 			key, err := url.QueryUnescape(aws.ToString(c.Key))
 			if err != nil {
@@ -127,32 +130,49 @@ func (d *Driver) List(ctx context.Context, prefix, after string, fn func(blob.At
 		if err != nil {
 			return err
 		}
-		for _, it := range page {
-			attrs, err := d.listed(ctx, it, found)
-			if errors.Is(err, blob.ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if !fn(attrs) {
-				return nil
-			}
+		stopped, err := d.visit(ctx, page, found, fn)
+		if err != nil {
+			return err
 		}
-		d.tidy(ctx, found)
+		d.tidy(ctx, found, marks.now)
+		if stopped {
+			return nil
+		}
 	}
 	return nil
 }
 
-// listed returns the attributes of an object in a list. What its mark in the list of
-// marks does not tell is looked up.
-func (d *Driver) listed(ctx context.Context, it item, found map[string]item) (blob.Attrs, error) {
+// visit calls fn for the objects of a page until it returns false, and takes the marks
+// of the page out of those that were found.
+func (d *Driver) visit(ctx context.Context, page []item, found map[string]item, fn func(blob.Attrs) bool) (stopped bool, err error) {
+	marks := make([]item, len(page)) // of the objects of the page
+	for i, it := range page {
+		name, _ := nameOf(it.key)
+		marks[i] = found[name]
+		delete(found, name)
+	}
+	for i, it := range page {
+		attrs, err := d.listed(ctx, it, marks[i])
+		if errors.Is(err, blob.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if !fn(attrs) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// listed returns the attributes of an object in a list, or blob.ErrNotFound. What its
+// mark in the list of marks, if it was found there, does not tell is looked up.
+func (d *Driver) listed(ctx context.Context, it, m item) (blob.Attrs, error) {
 	name, _ := nameOf(it.key)
-	m, ok := found[name]
-	delete(found, name)
-	_, _, etagHash, valid := markedName(m.key)
+	_, _, etagHash, ok := markedName(m.key)
 	// A mark is younger than its object. The times are those of the store.
-	if ok && valid && etagHash == hashOf(it.etag)[:etagHashLen] && !m.changed.Before(it.changed) && stateOf(m.size) == finalized {
+	if ok && etagHash == hashOf(it.etag)[:etagHashLen] && !m.changed.Before(it.changed) && stateOf(m.size) == finalized {
 		return object{name: name, size: it.size}.attrs(finalized), nil
 	}
 	o, err := d.head(ctx, name)
@@ -162,20 +182,15 @@ func (d *Driver) listed(ctx context.Context, it item, found map[string]item) (bl
 	if err != nil {
 		return blob.Attrs{}, err
 	}
-	state, settled, err := d.settledMark(ctx, o)
-	switch {
-	case errors.Is(err, blob.ErrNotFound):
-		// A removal was left half done.
-		if eraseErr := d.erase(ctx, o); eraseErr != nil {
-			d.log.Debug("a removed object is left behind", "error", eraseErr)
+	mark, err := d.existing(ctx, o)
+	if errors.Is(err, blob.ErrNotFound) {
+		// A removal is under way, or was left half done.
+		if err := d.erase(ctx, o); err != nil {
+			d.log.Debug("a removed object is left behind", "error", err)
 		}
 		return blob.Attrs{}, err
-	case err != nil:
-		return blob.Attrs{}, err
-	case !settled:
-		return d.Stat(ctx, name)
 	}
-	return o.attrs(state.state), nil
+	return o.attrs(mark.state), err
 }
 
 // marks is the pager of marks.
@@ -215,16 +230,24 @@ func (m *marks) upTo(ctx context.Context, last string, limited bool) (map[string
 	}
 }
 
-// tidy deletes those of the marks whose object is gone: a removal, or a Finalize that
-// came after one, was cut off.
-func (d *Driver) tidy(ctx context.Context, orphans map[string]item) {
+// markAge is how long a mark stays after its object. It must exceed by far the time
+// that a Finalize or a Delete may take: a late one finds the mark and gives way.
+const markAge = 24 * time.Hour
+
+// tidy deletes the old ones of the marks whose object is gone. What fails is left to
+// the next List.
+func (d *Driver) tidy(ctx context.Context, orphans map[string]item, now time.Time) {
 	for name, it := range orphans {
+		if it.changed.Add(markAge).After(now) {
+			continue
+		}
 		_, id, _, _ := markedName(it.key)
 		o, err := d.head(ctx, name)
 		if errors.Is(err, errGone) || err == nil && o.id != id {
-			d.unmark(ctx, it.key)
+			_, err = d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: d.bucket, Key: aws.String(it.key)})
 		}
-		if ctx.Err() != nil {
+		if err != nil {
+			d.log.Debug("an old mark is left behind", "error", err)
 			return
 		}
 	}

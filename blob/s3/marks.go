@@ -64,15 +64,6 @@ func (d *Driver) head(ctx context.Context, name string) (object, error) {
 // errGone says that there is no content of that name, if there is a bucket.
 var errGone = errors.New("no such key")
 
-// same reports whether the content of the incarnation is still there.
-func (d *Driver) same(ctx context.Context, o object) (bool, error) {
-	now, err := d.head(ctx, o.name)
-	if errors.Is(err, errGone) {
-		return false, nil
-	}
-	return err == nil && now.id == o.id, err
-}
-
 // markOf returns the mark of an object.
 func (d *Driver) markOf(ctx context.Context, o object) (mark, error) {
 	key := markKey(o.name, o.id, o.etag)
@@ -122,16 +113,8 @@ func (d *Driver) write(ctx context.Context, o object, m mark, s state, by string
 	return false, fmt.Errorf("mark as %s: %w", s, err)
 }
 
-// unmark deletes the mark of an object whose content is gone for good. What fails is
-// left to the next List.
-func (d *Driver) unmark(ctx context.Context, key string) {
-	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: d.bucket, Key: aws.String(key)})
-	if err != nil {
-		d.log.Debug("a mark without object is left behind", "key", key, "error", err)
-	}
-}
-
-// erase deletes an object that is marked as removed.
+// erase deletes the content of an object that is marked as removed. The mark stays for
+// a while: see the package comment.
 func (d *Driver) erase(ctx context.Context, o object) error {
 	// The ETag spares, where the store knows such a condition, a new object of the
 	// name. Not found or another one: somebody else was faster.
@@ -139,6 +122,5 @@ func (d *Driver) erase(ctx context.Context, o object) error {
 	if err != nil && !refused(err) && !notFound(err) {
 		return fmt.Errorf("delete: %w", err)
 	}
-	d.unmark(ctx, markKey(o.name, o.id, o.etag))
 	return nil
 }

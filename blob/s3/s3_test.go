@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/blob/blobtest"
 	"github.com/holdfast-dev/holdfast/blob/s3/s3test"
+	"github.com/holdfast-dev/holdfast/internal/faulthttp"
 )
 
 func optionsFor(s *s3test.Server) Options {
@@ -63,5 +64,12 @@ func TestStoreWithoutConditionalDeleteConforms(t *testing.T) {
 		s := s3test.New(tb)
 		s.Ignore(http.MethodDelete, "If-Match")
 		return func() blob.Driver { return openTest(tb, s) }
+	})
+}
+
+func TestRemote(t *testing.T) {
+	blobtest.RunRemote(t, func(tb testing.TB) (func() blob.Driver, *faulthttp.Server) {
+		s := s3test.New(tb)
+		return func() blob.Driver { return openTest(tb, s) }, s.Server
 	})
 }

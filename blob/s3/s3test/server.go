@@ -39,6 +39,7 @@ type Server struct {
 	mu        sync.RWMutex        // held for writing by requests that change something
 	ignored   map[string][]string // guarded by mu: headers by method
 	lifecycle string              // guarded by mu: XML
+	ahead     time.Duration       // guarded by mu: of the server's clock
 }
 
 // New starts a server that ends with the test.
@@ -46,7 +47,7 @@ func New(tb testing.TB) *Server {
 	tb.Helper()
 	backend := s3mem.New()
 	s := &Server{Bucket: "objects", backend: backend, ignored: map[string][]string{}}
-	s.handler = gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	s.handler = gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithTimeSkewLimit(0)).Server()
 	if err := backend.CreateBucket(s.Bucket); err != nil {
 		tb.Fatal(err)
 	}
@@ -60,6 +61,13 @@ func (s *Server) Ignore(method, header string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ignored[method] = append(s.ignored[method], header)
+}
+
+// Advance lets the clock that lists show go ahead of the time of the objects.
+func (s *Server) Advance(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += d
 }
 
 // SetLifecycle sets the bucket's rules, as the XML that S3 answers with.
@@ -247,5 +255,6 @@ func (s *Server) list(w http.ResponseWriter, bucket string, query url.Values) {
 		result.Contents = append(result.Contents, listed{key, c.ETag, changed, c.Size})
 	}
 	result.KeyCount = len(result.Contents)
+	w.Header().Set("Date", time.Now().Add(s.ahead).UTC().Format(http.TimeFormat))
 	_ = xml.NewEncoder(w).Encode(result)
 }
