@@ -21,6 +21,14 @@ import (
 
 // openEngine opens the engine that the configuration names.
 func openEngine(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *slog.Logger) (kv.Engine, kv.Limits, error) {
+	engine, limits, err := openEngineKind(ctx, cfg, c, log)
+	if err != nil && cfg.Engine.Shared() {
+		err = fmt.Errorf("look at engine.%s in the configuration: %w", cfg.Engine.Kind, err)
+	}
+	return engine, limits, err
+}
+
+func openEngineKind(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *slog.Logger) (kv.Engine, kv.Limits, error) {
 	switch cfg.Engine.Kind {
 	case config.EngineBigtable:
 		engine, err := openBigtable(ctx, cfg, c, log)
@@ -60,6 +68,14 @@ type storeDriver interface {
 // by the function that is returned. If it must exist already, an empty folder is not
 // taken for one.
 func openStore(ctx context.Context, cfg *config.Loaded, exists bool, log *slog.Logger) (storeDriver, func() error, error) {
+	driver, closeStore, err := openStoreKind(ctx, cfg, exists, log)
+	if err != nil && cfg.Store.Kind != config.StoreFS {
+		err = fmt.Errorf("look at store.%s in the configuration: %w", cfg.Store.Kind, err)
+	}
+	return driver, closeStore, err
+}
+
+func openStoreKind(ctx context.Context, cfg *config.Loaded, exists bool, log *slog.Logger) (storeDriver, func() error, error) {
 	switch cfg.Store.Kind {
 	case config.StoreGCS:
 		g := &cfg.Store.GCS
