@@ -46,7 +46,7 @@ export GOFLAGS="${GOFLAGS:+$GOFLAGS }-buildvcs=false"
 has_compiler || install_packages gcc libc6-dev </dev/null || true
 has_compiler || fail "the race detector needs a C compiler: install gcc and libc6-dev"
 has_postgres || install_postgres </dev/null || true
-has_postgres || fail "tests need PostgreSQL's programs: install_packages postgresql (14 or later)"
+has_postgres || fail "tests need PostgreSQL's programs: install postgresql (14 or later)"
 go version
 
 step gofmt
