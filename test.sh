@@ -4,8 +4,9 @@
 #   ./test.sh                 everything
 #   ./test.sh -run Invariant  options go to go test
 #
-# Needs Go. The race detector needs a C compiler too; on Debian and Ubuntu it is
-# installed if it is missing and the user may install packages.
+# Needs Go, a C compiler for the race detector, and PostgreSQL's programs for tests
+# that run a server; on Debian and Ubuntu both are installed if they are missing and
+# the user may install packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -16,15 +17,25 @@ has_compiler() {
 	printf '#include <stdlib.h>\n' | $(go env CC) -x c -fsyntax-only - 2>/dev/null
 }
 
-install_compiler() {
-	local root=()
-	if [ "$(id -u)" -ne 0 ]; then
-		sudo -n true 2>/dev/null || return 1
-		root=(sudo -n)
-	fi
-	command -v apt-get >/dev/null || return 1
-	${root[@]+"${root[@]}"} apt-get update -qq &&
-		${root[@]+"${root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+install_packages() {
+	command -v apt-get >/dev/null && as_root true 2>/dev/null || return 1
+	as_root apt-get update -qq &&
+		as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+}
+
+has_postgres() {
+	compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null
+}
+
+# install_postgres installs the programs, but makes and starts no server.
+install_postgres() {
+	install_packages postgresql-common &&
+		as_root sed -i -E 's/^#? *create_main_cluster *=.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf &&
+		install_packages postgresql
 }
 
 step tools
@@ -32,8 +43,10 @@ command -v go >/dev/null || fail "Go is missing: install it from https://go.dev/
 export CGO_ENABLED=1
 # A clone that belongs to another user has no version control for git, and needs none.
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-buildvcs=false"
-has_compiler || install_compiler </dev/null || true
+has_compiler || install_packages gcc libc6-dev </dev/null || true
 has_compiler || fail "the race detector needs a C compiler: install gcc and libc6-dev"
+has_postgres || install_postgres </dev/null || true
+has_postgres || fail "tests need PostgreSQL's programs: install postgresql (14 or later)"
 go version
 
 step gofmt

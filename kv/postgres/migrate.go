@@ -29,6 +29,11 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// It may take long, and is not worth less then.
+		const patiently = "select set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)"
+		if _, err := tx.Exec(ctx, patiently); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", e.lockBase+catalogLock); err != nil {
 			return err
 		}

@@ -195,7 +195,7 @@ func explain(err error) error {
 	case hasCode(err, codeReadOnly):
 		return fmt.Errorf("%w: %w", errStandby, err)
 	case hasCode(err, codeNoRight):
-		return fmt.Errorf("Schema: the user may not create it or its tables; grant create on the database, or create the schema with this user as its owner: %w", err)
+		return fmt.Errorf("option Schema: the user may not create it or its tables; grant create on the database, or create the schema with this user as its owner: %w", err)
 	case errors.As(err, &connect):
 		return fmt.Errorf("URL: no connection to the server: %w", err)
 	}

@@ -146,8 +146,9 @@ func TestTimeoutsOfTheServerWriteNothing(t *testing.T) {
 	base := pgtest.Shared(t).URL()
 	for _, setting := range []string{"lock_timeout=20", "statement_timeout=50"} {
 		t.Run(setting, func(t *testing.T) {
-			e, o := openShared(t, postgres.Options{URL: withSettings(t, base, setting)})
-			create(t, e, "a", kv.SpaceOptions{})
+			patient, o := openShared(t, postgres.Options{})
+			create(t, patient, "a", kv.SpaceOptions{})
+			e := open(t, postgres.Options{URL: withSettings(t, base, setting), Schema: o.Schema})
 			other := connect(t, base)
 			other.exec("begin")
 			other.exec(fmt.Sprintf(`lock table "%s".a_1 in share row exclusive mode`, o.Schema))
@@ -159,7 +160,7 @@ func TestTimeoutsOfTheServerWriteNothing(t *testing.T) {
 				t.Errorf("error = %v", err)
 			}
 			other.exec("rollback")
-			if get(t, e, "a", "k").Exists() {
+			if get(t, patient, "a", "k").Exists() {
 				t.Error("the row is there")
 			}
 		})
