@@ -350,3 +350,72 @@ func TestFeedUnderRandomFaults(t *testing.T) {
 	}
 	t.Logf("%d entries", len(got))
 }
+
+func (w *world) hints() int {
+	w.Helper()
+	all, err := w.other.readHints(w.Context(), "\xff", "")
+	w.ok(err)
+	return len(all)
+}
+
+// A transaction is not committed yet when its hints are looked at: they stay.
+func TestHintsOfUndecidedTransactionsStay(t *testing.T) {
+	w := newWorld(t)
+	s := newStall("before commit")
+	e := w.server.openWith(t, quiet(w.server.options(w.clock)), s.hook)
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Commit(t.Context(), &kv.Txn{Writes: []kv.Write{fed(put("a", "k", "x"), "0"), fed(put("a", "l", "x"), "0")}})
+		done <- err
+	}()
+	<-s.reached
+	if got := w.entries(w.other); len(got) != 0 {
+		t.Errorf("entries %v", got)
+	}
+	if n := w.hints(); n != 2 {
+		t.Errorf("%d hints", n)
+	}
+	close(s.resume)
+	w.ok(<-done)
+	settled(e)
+	if got := w.entries(w.other); len(got) != 2 {
+		t.Errorf("entries %v", got)
+	}
+	if n := w.hints(); n != 0 {
+		t.Errorf("%d hints are left", n)
+	}
+}
+
+// A writer stalls between its hint and its write. After a while its write is made
+// impossible and the hint goes; the writer starts over with another.
+func TestHintOfAStalledWriterGoes(t *testing.T) {
+	for _, there := range []bool{false, true} {
+		w := newWorld(t)
+		if there {
+			w.commit(nil, put("a", "k", "x"))
+		}
+		s := newStall("before write row")
+		e := w.server.openWith(t, quiet(w.server.options(w.clock)), s.hook)
+		done := make(chan error, 1)
+		go func() {
+			_, err := e.Commit(t.Context(), &kv.Txn{Writes: []kv.Write{fed(put("a", "k", "x"), "0")}})
+			done <- err
+		}()
+		<-s.reached
+		w.entries(w.other)
+		if n := w.hints(); n != 1 {
+			t.Errorf("%d hints", n)
+		}
+		w.clock.Advance(hintPatience)
+		w.entries(w.other) // touches the row
+		w.entries(w.other)
+		if n := w.hints(); n != 0 {
+			t.Errorf("%d hints after a while", n)
+		}
+		close(s.resume)
+		w.ok(<-done)
+		if got := w.entries(w.other); !slices.Equal(got, []string{"k:0"}) {
+			t.Errorf("entries %v", got)
+		}
+	}
+}

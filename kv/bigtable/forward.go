@@ -3,13 +3,9 @@ package bigtable
 import (
 	"bytes"
 	"context"
-	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	bt "cloud.google.com/go/bigtable"
-	"google.golang.org/grpc/codes"
 )
 
 // The forwarder moves entries from the rows they were committed in to the places
@@ -22,68 +18,6 @@ import (
 //
 // If the second fails somebody else owns the shard. Who takes a shard over first
 // repeats the third for all that was published before.
-
-// Errors of the forwarder.
-var (
-	errOwned = errors.New("another process owns the shard of the feed")
-	errLost  = errors.New("the shard of the feed was taken over")
-)
-
-type shardID struct {
-	stream [streamIDSize]byte
-	number int
-}
-
-// shard is what this process knows of a feed's shard. The semaphore guards the rest.
-type shard struct {
-	semaphore chan struct{}
-	// owned: head, stored as raw, is ours.
-	owned bool
-	head  head
-	raw   []byte
-	// others is the head of another owner, as it was found when there was something
-	// to forward; since is the look that found it so first.
-	others []byte
-	since  int
-}
-
-type feeds struct {
-	wake chan struct{}
-
-	mu     sync.Mutex
-	shards map[shardID]*shard
-	woken  map[shardID]*space
-	// heads are those that readers saw last: at least that much is published.
-	heads map[shardID]head
-}
-
-func (f *feeds) init() {
-	f.wake = make(chan struct{}, 1)
-	f.shards, f.woken, f.heads = map[shardID]*shard{}, map[shardID]*space{}, map[shardID]head{}
-}
-
-func (f *feeds) published(id shardID) head {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.heads[id]
-}
-
-func (f *feeds) sawPublished(id shardID, h head) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.heads[id] = h
-}
-
-func (f *feeds) shard(id shardID) *shard {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	sh := f.shards[id]
-	if sh == nil {
-		sh = &shard{semaphore: make(chan struct{}, 1)}
-		f.shards[id] = sh
-	}
-	return sh
-}
 
 // wakeFeed tells the forwarder that a row has a new entry, if it has.
 func (e *Engine) wakeFeed(s *space, key string, feed []byte) {
@@ -297,29 +231,6 @@ func (e *Engine) publish(ctx context.Context, s *space, number int, sh *shard, o
 	return nil
 }
 
-// setHead changes the head of a shard.
-func (e *Engine) setHead(ctx context.Context, step, prefix string, sh *shard, next head) error {
-	raw := next.encode()
-	res, err := e.cas(ctx, step, e.streamTable, prefix+headKey, headCell.is(sh.raw), newMutation().set(headCell, raw))
-	if !res.applied && res.unsure {
-		now, readErr := e.readCell(ctx, "read head", e.streamTable, prefix+headKey, headCell)
-		if readErr != nil {
-			return readErr
-		}
-		if res.applied = bytes.Equal(now, raw); res.applied {
-			err = nil
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if !res.applied {
-		return errLost
-	}
-	sh.head, sh.raw = next, raw
-	return nil
-}
-
 // clearOutboxes deletes entries from the rows they came in.
 func (e *Engine) clearOutboxes(ctx context.Context, s *space, out []outgoing) error {
 	byRow := map[string]*mutation{}
@@ -341,73 +252,6 @@ func (e *Engine) clearOutboxes(ctx context.Context, s *space, out []outgoing) er
 	return e.plain(ctx, "clear outboxes", s.table, keys, ms)
 }
 
-// takeOver makes this process the owner of the shard.
-func (e *Engine) takeOver(ctx context.Context, s *space, number int, sh *shard, force bool) error {
-	prefix := s.shardKey(number)
-	raw, err := e.readCell(ctx, "read head", e.streamTable, prefix+headKey, headCell)
-	if err != nil {
-		return err
-	}
-	h, err := parseHead(raw)
-	if err != nil {
-		return err
-	}
-	if h.owner != e.writer && h.owner != ([writerSize]byte{}) && !force {
-		if !bytes.Equal(raw, sh.others) {
-			sh.others, sh.since = raw, 0
-		}
-		return errOwned
-	}
-	sh.raw, sh.others = raw, nil
-	if err := e.setHead(ctx, "take over", prefix, sh, h.takenBy(e.writer)); err != nil {
-		return err
-	}
-	// Nothing is published before what was published earlier has left its rows.
-	next := sh.head
-	next.epochs = slices.Clone(next.epochs)
-	changed := false
-	for i := range next.epochs {
-		ep := &next.epochs[i]
-		if ep.acknowledged == ep.published {
-			continue
-		}
-		if err := e.clearEpoch(ctx, s, prefix, *ep); err != nil {
-			return err
-		}
-		ep.acknowledged, changed = ep.published, true
-	}
-	if changed {
-		if err := e.setHead(ctx, "acknowledge", prefix, sh, next); err != nil {
-			return err
-		}
-	}
-	sh.owned = true
-	return nil
-}
-
-// clearEpoch deletes the entries of an older epoch from their rows, as far as that
-// is not known to be done.
-func (e *Engine) clearEpoch(ctx context.Context, s *space, prefix string, ep epoch) error {
-	for from := ep.acknowledged; from < ep.published; {
-		entries, err := e.readEntries(ctx, prefix, []place{{ep.number, from}, {ep.number, ep.published - 1}}, forwardRows)
-		if err != nil {
-			return err
-		}
-		if len(entries) == 0 {
-			return nil // trimmed
-		}
-		var out []outgoing
-		for _, en := range entries {
-			out = append(out, outgoing{entry: en, at: entryTime(en.version)})
-		}
-		if err := e.clearOutboxes(ctx, s, out); err != nil && !isCode(err, codes.NotFound) {
-			return err
-		}
-		from = entries[len(entries)-1].place.index + 1
-	}
-	return nil
-}
-
 // removeHints removes the hints that have done their work.
 func (e *Engine) removeHints(ctx context.Context, hints []hint, rows []*row, decisions map[txID]record) error {
 	byKey := make(map[string]*row, len(rows))
@@ -426,163 +270,4 @@ func (e *Engine) removeHints(ctx context.Context, hints []hint, rows []*row, dec
 		}
 	}
 	return e.deleteRows(ctx, "remove hints", e.outboxTable, keys)
-}
-
-// Times between the forwarder's looks at the hints of other processes. The owner of a
-// shard must notice them soon, and looks more often once it did; who owns none
-// only needs to notice that an owner is gone.
-const (
-	busyPoll  = 500 * time.Millisecond
-	firstPoll = 25 * time.Millisecond
-	idleLook  = 10 // of busyPoll
-	gathering = 100 * time.Millisecond
-)
-
-// trimLooks is how many looks there are between two removals of old entries.
-const trimLooks = 120
-
-// runForwarder forwards until Close: soon what this process commits, and every now
-// and then what others did.
-func (e *Engine) runForwarder(ctx context.Context) {
-	timer := time.NewTimer(busyPoll)
-	defer timer.Stop()
-	wait, waited, look := busyPoll, time.Duration(0), 0
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.feeds.wake:
-			// Readers do not wait for this. Many commits are forwarded at once.
-			if pause(ctx, gathering) == nil {
-				e.forwardWoken(ctx)
-			}
-		case <-timer.C:
-			whole := waited+wait >= busyPoll
-			if waited += wait; whole {
-				waited = 0
-				look++
-			}
-			if wait = min(2*wait, busyPoll); e.look(ctx, look, whole) {
-				wait = firstPoll
-			}
-			timer.Reset(wait)
-		}
-	}
-}
-
-func (e *Engine) forwardWoken(ctx context.Context) {
-	f := &e.feeds
-	f.mu.Lock()
-	woken := f.woken
-	f.woken = map[shardID]*space{}
-	f.mu.Unlock()
-	for id, s := range woken {
-		e.forwardQuietly(ctx, s, id.number, false)
-	}
-}
-
-// forwardQuietly forwards, and leaves what fails for the next time. It reports
-// whether another process owns the shard.
-func (e *Engine) forwardQuietly(ctx context.Context, s *space, number int, force bool) (owned bool) {
-	err := e.forward(ctx, s, number, force)
-	if isCode(err, codes.NotFound) {
-		e.forget(s.Name)
-	} else if err != nil && !errors.Is(err, errOwned) && ctx.Err() == nil {
-		e.log.Debug("bigtable: feed not forwarded", "space", s.Name, "shard", number, "error", err)
-	}
-	return errors.Is(err, errOwned)
-}
-
-// patience is for how many looks an owner may leave entries lying before others take
-// the shard over: 10 s.
-const patience = int(10 * time.Second / busyPoll)
-
-// gone reports whether the owner of a shard seems to be, after look n found something
-// to forward.
-func (sh *shard) gone(n int) bool {
-	sh.semaphore <- struct{}{}
-	defer func() { <-sh.semaphore }()
-	if sh.since == 0 {
-		sh.since = n
-	}
-	return sh.others != nil && n-sh.since >= patience
-}
-
-// look searches the feeds that this process knows for hints of others. It is the
-// n-th one of those that are busyPoll apart if whole, and one in between otherwise.
-// It reports whether it found something to forward in a feed that is partly ours.
-func (e *Engine) look(ctx context.Context, n int, whole bool) (found bool) {
-	for _, s := range e.known() {
-		ours := s.FeedShards > 0 && e.ownsOf(s)
-		if s.FeedShards == 0 || !ours && (!whole || n%idleLook != 0) {
-			continue
-		}
-		prefix := string(s.stream[:])
-		for number := 0; number < s.FeedShards; number++ {
-			hints, err := e.readHints(ctx, prefix, s.shardKey(number))
-			if err != nil || len(hints) == 0 {
-				break
-			}
-			found = found || ours
-			number = int(hints[0].key[streamIDSize])<<8 | int(hints[0].key[streamIDSize+1])
-			if e.forwardQuietly(ctx, s, number, false) && e.feeds.shard(shardID{s.stream, number}).gone(n) {
-				e.forwardQuietly(ctx, s, number, true)
-			}
-		}
-		if whole && n%trimLooks == 0 {
-			e.trim(ctx, s)
-		}
-	}
-	return found
-}
-
-// ownsOf reports whether this process owns a shard of the space.
-func (e *Engine) ownsOf(s *space) bool {
-	f := &e.feeds
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for id, sh := range f.shards {
-		if id.stream != s.stream {
-			continue
-		}
-		select {
-		case sh.semaphore <- struct{}{}:
-			owned := sh.owned
-			<-sh.semaphore
-			if owned {
-				return true
-			}
-		default:
-			return true // busy with it
-		}
-	}
-	return false
-}
-
-// releaseFeeds gives up the shards, so that others need not wait.
-func (e *Engine) releaseFeeds(ctx context.Context) {
-	e.feeds.mu.Lock()
-	defer e.feeds.mu.Unlock()
-	for id, sh := range e.feeds.shards {
-		if sh.head.owner != e.writer {
-			continue
-		}
-		s := space{stream: id.stream}
-		if err := e.release(ctx, s.shardKey(id.number), sh); err != nil {
-			e.log.Debug("bigtable: feed not released", "error", err)
-		}
-	}
-}
-
-func (e *Engine) release(ctx context.Context, prefix string, sh *shard) error {
-	raw, err := e.readCell(ctx, "read head", e.streamTable, prefix+headKey, headCell)
-	if err != nil {
-		return err
-	}
-	next, err := parseHead(raw)
-	if err != nil || next.owner != e.writer {
-		return err
-	}
-	sh.raw, next.owner = raw, [writerSize]byte{}
-	return e.setHead(ctx, "release", prefix, sh, next)
 }
