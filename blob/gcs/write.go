@@ -49,7 +49,7 @@ func (d *Driver) Put(ctx context.Context, name string, customTime time.Time, r i
 	uploading, drop := context.WithCancel(ctx)
 	defer drop()
 	free := d.bucket.Object(name).If(storage.Conditions{DoesNotExist: true})
-	w := free.NewWriter(uploading)
+	w := free.Retryer(storage.WithErrorFunc(limitedRetry())).NewWriter(uploading)
 	attrs, upload := newborn(customTime)
 	w.ObjectAttrs = attrs
 	w.Name = name
@@ -69,6 +69,19 @@ func (d *Driver) Put(ctx context.Context, name string, customTime time.Time, r i
 		err = closed
 	}
 	return d.settle(ctx, "upload", name, upload, err)
+}
+
+// limitedRetry decides about repetitions within one upload. The client's own rule for
+// uploads knows no limit, and gives up when a connection ends without an answer.
+func limitedRetry() func(error) bool {
+	left := retryTries - 1
+	return func(err error) bool {
+		if left == 0 || !storage.ShouldRetry(err) {
+			return false
+		}
+		left--
+		return true
+	}
 }
 
 // remembering keeps the error of a reader apart from that of a writer. Once ctx has
