@@ -172,8 +172,8 @@ func testLostRequests(r *remote) {
 		{"server error after success", faulthttp.After, faulthttp.Fail(http.StatusServiceUnavailable, "")},
 	}
 	for _, s := range scenarios() {
-		s.prepare(r, s.name)
-		want := s.result(r, s.name)
+		s.prepare(r, s.name+"/undisturbed")
+		want := s.result(r, s.name+"/undisturbed")
 		for _, fault := range faults {
 			for n := range maxRequests {
 				name := fmt.Sprintf("%s/%s/%d", s.name, fault.name, n)

@@ -142,12 +142,14 @@ func (d *Driver) putStream(ctx context.Context, name, id string, in *s3.PutObjec
 	switch {
 	case source.err != nil:
 		return source.err
+	case err == nil:
+		return nil
 	case refused(err):
-		return blob.ErrExists
-	case err != nil:
-		return fmt.Errorf("upload: %w", cmp.Or(ctx.Err(), err))
+		if free, err := d.free(ctx, name, id); err != nil || !free {
+			return err
+		}
 	}
-	return nil
+	return fmt.Errorf("upload: %w", cmp.Or(ctx.Err(), err))
 }
 
 // remembering keeps the error of a reader apart from that of the request. Once ctx has

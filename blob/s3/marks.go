@@ -96,7 +96,10 @@ func stateOf(size int64) state {
 func (d *Driver) write(ctx context.Context, o object, m mark, s state, by string) (bool, error) {
 	in := &s3.PutObjectInput{
 		Bucket: d.bucket, Key: aws.String(markKey(o.name, o.id, o.etag)),
-		Body: strings.NewReader(string(s)), Metadata: map[string]string{metaBy: by},
+		Body: strings.NewReader(string(s)),
+	}
+	if by != "" {
+		in.Metadata = map[string]string{metaBy: by}
 	}
 	if m.state == unmarked {
 		in.IfNoneMatch = aws.String("*")
