@@ -10,8 +10,10 @@ import (
 
 	"github.com/holdfast-dev/holdfast/blob/gcs/gcstest"
 	"github.com/holdfast-dev/holdfast/blob/s3/s3test"
+	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/e2e/program"
 	"github.com/holdfast-dev/holdfast/kv/postgres/pgtest"
+	"github.com/holdfast-dev/holdfast/kv/spanner/spandbtest"
 )
 
 // quiet swallows what a proxy has to say about processes that are killed.
@@ -46,6 +48,15 @@ var postgresEngine = place{"postgres", func(t *testing.T) []string {
 	}
 }}
 
+var spannerEngine = place{"spanner", func(t *testing.T) []string {
+	server := spandbtest.Start(t, clock.System{})
+	return []string{
+		masterSecret, "HOLDFAST_ENGINE_KIND=spanner", "HOLDFAST_ENGINE_SPANNER_PROJECT_ID=p", "HOLDFAST_ENGINE_SPANNER_INSTANCE_ID=i",
+		"HOLDFAST_ENGINE_SPANNER_DATABASE_ID=d", "HOLDFAST_ENGINE_SPANNER_EMULATOR_HOST=" + server.Addr(),
+		"HOLDFAST_ENGINE_SPANNER_AUTO_SCHEMA=true", "HOLDFAST_ENGINE_SPANNER_CHANGE_STREAM=false",
+	}
+}}
+
 var folderStore = place{"fs", func(t *testing.T) []string {
 	return []string{"HOLDFAST_STORE_PATH=" + t.TempDir()}
 }}
@@ -65,7 +76,7 @@ var s3Store = place{"s3", func(t *testing.T) []string {
 }}
 
 func TestSessionsOnEveryEngineAndStore(t *testing.T) {
-	for _, engine := range []place{bigtableEngine, postgresEngine} {
+	for _, engine := range []place{bigtableEngine, postgresEngine, spannerEngine} {
 		for _, store := range []place{folderStore, gcsStore, s3Store} {
 			t.Run(engine.name+" "+store.name, func(t *testing.T) {
 				t.Parallel()

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/kv/bigtable"
 	"github.com/holdfast-dev/holdfast/kv/pebble"
 	"github.com/holdfast-dev/holdfast/kv/postgres"
+	"github.com/holdfast-dev/holdfast/kv/spanner"
 )
 
 // openEngine opens the engine that the configuration names.
@@ -39,6 +40,9 @@ func openEngineKind(ctx context.Context, cfg *config.Loaded, c clock.Clock, log 
 			URL: string(p.URL), ListenURL: string(p.ListenURL), Schema: p.Schema, PoolSize: p.PoolSize, Clock: c, Logger: log,
 		})
 		return engine, postgres.Limits(), err
+	case config.EngineSpanner:
+		engine, err := spanner.Open(ctx, spannerOptions(cfg, c, log))
+		return engine, spanner.Limits(), err
 	default:
 		engine, err := pebble.Open(ctx, cfg.EnginePath(), pebble.Options{
 			Clock: c, CacheBytes: int64(cfg.Engine.CacheBytes), MemTableBytes: int64(cfg.Engine.MemTable), Logger: log,
@@ -56,6 +60,14 @@ func openBigtable(ctx context.Context, cfg *config.Loaded, c clock.Clock, log *s
 		TxnDeadline: b.TxnDeadline, TxnRecordRetention: b.TxnRecordRetention, TombstoneRetention: b.TombstoneRetention,
 		SweeperCadence: b.SweeperCadence, MaxTables: b.MaxTables, Clock: c, Rand: rand.Reader, Logger: log,
 	})
+}
+
+func spannerOptions(cfg *config.Loaded, c clock.Clock, log *slog.Logger) spanner.Options {
+	s := &cfg.Engine.Spanner
+	return spanner.Options{
+		ProjectID: s.ProjectID, InstanceID: s.InstanceID, DatabaseID: s.DatabaseID, Role: s.DatabaseRole,
+		EmulatorHost: s.EmulatorHost, AutoSchema: s.AutoSchema, Clock: c, Logger: log,
+	}
 }
 
 // storeDriver is a driver whose store's settings can be checked.

@@ -186,7 +186,11 @@ func (h *house) openLayers(ctx context.Context) error {
 		return err
 	}
 	tables, spaces := storage.ChangeTables(), storage.ExpirySpaces()
-	capture := changes.NewCapture(h.changes, func(space string) (changes.Table, bool) {
+	newCapture := changes.NewCapture
+	if h.cfg.Engine.Kind == config.EngineSpanner && h.cfg.Engine.Spanner.ChangeStream {
+		newCapture = changes.NewReleases // the stream tells the rest
+	}
+	capture := newCapture(h.changes, func(space string) (changes.Table, bool) {
 		t, ok := tables[space]
 		return t, ok
 	}, rand.Reader)
