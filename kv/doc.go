@@ -20,8 +20,8 @@
 //
 // Two rules make Update serializable on every engine:
 //
-//  1. Every key that a transaction reads is checked when it commits, absent keys
-//     included. Tx does this by itself.
+//  1. Every key that a transaction reads or expects is checked when it commits,
+//     absent keys included. Tx does this by itself.
 //  2. Engines do not detect phantoms. Who depends on no row appearing in a range
 //     names a guard row: readers of the range check it, and writers that insert
 //     or delete a key under it write it. Tx.Scan takes the guard and refuses to

@@ -57,6 +57,6 @@ func (e *ConflictError) Error() string {
 // IsConflict reports whether err says that a commit failed because of its
 // checks.
 func IsConflict(err error) bool {
-	var c *ConflictError
-	return errors.As(err, &c)
+	_, ok := errors.AsType[*ConflictError](err)
+	return ok
 }

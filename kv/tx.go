@@ -11,32 +11,43 @@ import (
 	"time"
 )
 
-// Tx is one attempt of Update: what it reads is recorded as checks, what it
-// writes is buffered until the commit. A Tx belongs to one goroutine and is dead
+// Tx is one attempt of Update: what it reads or expects is recorded as checks, what
+// it writes is buffered until the commit. A Tx belongs to one goroutine and is dead
 // once Update's function has returned.
 type Tx struct {
 	db   *DB
 	ctx  context.Context
 	tag  string
 	rows []txRow
+	// writes are in the order in which their keys were first written.
+	writes []Write
+	// fewRows and fewWrites are room for those of a small transaction.
+	fewRows   [4]txRow
+	fewWrites [4]Write
 	// index finds rows by the hash of space and key once there are more than a
 	// few: the place of the youngest row with that hash, whose next is the one
 	// before it.
 	index map[uint64]int32
 	seed  maphash.Seed
 	after []func(Version, error)
+	// first: no attempt has failed before.
+	first bool
 	// scanned: a range was read, at other instants than its guard.
 	scanned bool
+	// expected: a row is expected; refuted: one was read that is not as expected.
+	expected, refuted bool
 }
 
-// txRow is a key that the transaction has read, written, or both.
+// txRow is a key that the transaction has read, expected or written.
 type txRow struct {
-	space string
-	key   []byte
-	read  bool
-	// seen is the row as it was read, expired or not. Only if read.
-	seen  Row
-	write *Write
+	space          string
+	key            []byte
+	read, expected bool
+	// seen is the row as it was read, expired or not. If it is only expected, no
+	// more than its version is set.
+	seen Row
+	// write is the row's place in Tx.writes, -1 if it is not written.
+	write int32
 	next  int32 // with the same hash, -1 if there is none
 }
 
@@ -50,17 +61,23 @@ const (
 // Update runs fn in a transaction: what fn read through tx still held when its
 // writes were committed, all at one instant. If it did not hold any more, fn runs
 // again with a fresh Tx, after a jittered wait, until ctx ends; so fn must have no
-// effect but through tx. An error of fn ends Update and nothing is written.
+// effect but through tx. An error of fn ends Update and nothing is written; if fn
+// had called Tx.Expect, it runs once more first, because what it expected may be
+// why it failed.
 //
 // Errors: that of fn; a *ConflictError together with the context's error if ctx
 // ended between attempts; ErrUnknownOutcome, after which Update does not run fn
 // again; and what Commit returns. The version is 0 if fn wrote nothing.
 func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) (Version, error) {
 	wait := retryFirst
-	for {
-		v, again, err := db.attempt(ctx, fn)
+	for first := true; ; first = false {
+		tx := newTx(ctx, db, first)
+		v, again, err := db.attempt(tx, fn)
 		if !again {
 			return v, err
+		}
+		if tx.expected {
+			continue // what was expected wrongly is not contended for
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait))
 		select {
@@ -73,22 +90,23 @@ func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) (Version, error
 	}
 }
 
-// attempt runs fn once. It reports whether the commit was refused because of its
-// checks, which a conflict among fn's own errors does not mean.
-func (db *DB) attempt(ctx context.Context, fn func(tx *Tx) error) (v Version, again bool, err error) {
-	tx := &Tx{db: db, ctx: ctx}
-	if err := fn(tx); err != nil {
-		return 0, false, err
-	}
-	for _, hook := range db.hooks {
-		if err := hook(tx); err != nil {
-			return 0, false, err
-		}
+func newTx(ctx context.Context, db *DB, first bool) *Tx {
+	tx := &Tx{db: db, ctx: ctx, first: first}
+	tx.rows, tx.writes = tx.fewRows[:0], tx.fewWrites[:0]
+	return tx
+}
+
+// attempt runs fn once, with a fresh tx. It reports whether fn is to run again: the
+// commit was refused because of its checks, which a conflict among fn's own errors
+// does not mean, or an expectation may be to blame.
+func (db *DB) attempt(tx *Tx, fn func(tx *Tx) error) (v Version, again bool, err error) {
+	if err := db.run(tx, fn); err != nil || tx.refuted {
+		return 0, tx.expected, err
 	}
 	t := tx.txn()
 	// One row read at one instant needs no proof.
-	if len(t.Writes) > 0 || len(t.Checks) > 1 || tx.scanned {
-		v, err = db.commit(ctx, t, len(tx.rows))
+	if len(t.Writes) > 0 || len(t.Checks) > 1 || tx.scanned || tx.expected {
+		v, err = db.commit(tx.ctx, t, len(tx.rows))
 	}
 	if len(t.Writes) == 0 {
 		v = 0
@@ -99,6 +117,18 @@ func (db *DB) attempt(ctx context.Context, fn func(tx *Tx) error) (v Version, ag
 		}
 	}
 	return v, IsConflict(err), err
+}
+
+func (db *DB) run(tx *Tx, fn func(tx *Tx) error) error {
+	if err := fn(tx); err != nil {
+		return err
+	}
+	for _, hook := range db.hooks {
+		if err := hook(tx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Context returns the context of the Update that tx belongs to.
@@ -136,8 +166,8 @@ func (tx *Tx) GetAll(refs ...Ref) ([]Row, error) {
 	for i, ref := range refs {
 		r := &tx.rows[tx.find(ref.Space, ref.Key)]
 		switch {
-		case r.write != nil:
-			rows[i] = r.written()
+		case r.write >= 0:
+			rows[i] = tx.written(r)
 		case r.seen.Expired && !ref.IncludeExpired:
 			rows[i] = Row{Key: r.key}
 		default:
@@ -147,11 +177,12 @@ func (tx *Tx) GetAll(refs ...Ref) ([]Row, error) {
 	return rows, nil
 }
 
-func (r *txRow) written() Row {
-	if r.write.Delete {
+func (tx *Tx) written(r *txRow) Row {
+	w := &tx.writes[r.write]
+	if w.Delete {
 		return Row{Key: r.key}
 	}
-	return Row{Key: r.key, Value: r.write.Value, Link: r.write.Link, ExpiresAt: r.write.ExpiresAt, Version: r.seen.Version}
+	return Row{Key: r.key, Value: w.Value, Link: w.Link, ExpiresAt: w.ExpiresAt, Version: r.seen.Version}
 }
 
 // load reads the rows of refs that tx has not read, as they are stored.
@@ -181,9 +212,31 @@ func (tx *Tx) load(refs []Ref) error {
 // the first read is the one that the commit checks.
 func (tx *Tx) saw(space string, row Row) {
 	r := tx.row(space, row.Key)
-	if !r.read {
-		r.read, r.seen = true, row
+	if r.read {
+		return
 	}
+	if r.expected && (row.Version != r.seen.Version || row.Expired) {
+		tx.refuted = true
+	}
+	r.read, r.seen = true, row
+}
+
+// Expect spares a read: the commit checks that a row lives with version v, or with
+// 0 that nothing is stored, not even an expired row, as if tx had read just that.
+// It returns false and does nothing if the caller has to read the row, because tx
+// knows it already, or an attempt before has failed, or the key is invalid.
+//
+// Until the commit an expectation is only that. If it does not hold, fn runs again
+// and has to read, so what Update returns does not depend on it. A later read of the
+// row in the same transaction, also by Changes, returns what is stored.
+func (tx *Tx) Expect(space string, key []byte, v Version) bool {
+	if !tx.first || tx.find(space, key) >= 0 || checkKey(space, key) != nil {
+		return false
+	}
+	r := tx.row(space, key)
+	r.expected, r.seen.Version = true, v
+	tx.expected = true
+	return true
 }
 
 // Scan reads the rows of a range under a guard row: the guard is read first and
@@ -194,8 +247,8 @@ func (tx *Tx) Scan(guard Ref, space string, r Range, fn func(Row) bool) error {
 	if guard.Space == "" || len(guard.Key) == 0 {
 		return fmt.Errorf("scan of space %s: %w", space, ErrUnguardedRange)
 	}
-	for i := range tx.rows {
-		if w := &tx.rows[i]; w.write != nil && w.space == space && r.contains(w.key) {
+	for i := range tx.writes {
+		if w := &tx.writes[i]; w.Space == space && r.contains(w.Key) {
 			return fmt.Errorf("scan of space %s: %w: the transaction has written in the range", space, ErrInvalid)
 		}
 	}
@@ -219,7 +272,12 @@ func (r Range) contains(key []byte) bool {
 // slices of w until the commit.
 func (tx *Tx) Put(w Write) {
 	r := tx.row(w.Space, w.Key)
-	r.write = &w
+	if r.write >= 0 {
+		tx.writes[r.write] = w
+		return
+	}
+	r.write = int32(len(tx.writes))
+	tx.writes = append(tx.writes, w)
 }
 
 // Delete buffers the removal of a row.
@@ -232,9 +290,9 @@ func (tx *Tx) Delete(space string, key []byte) {
 // thereby checked. Hooks use it. Writes made while it runs are not yielded.
 func (tx *Tx) Changes(want func(space string) bool) (iter.Seq2[Row, Write], error) {
 	var refs []Ref
-	for i := range tx.rows {
-		if r := &tx.rows[i]; r.write != nil && want(r.space) {
-			refs = append(refs, Ref{Space: r.space, Key: r.key})
+	for i := range tx.writes {
+		if w := &tx.writes[i]; want(w.Space) {
+			refs = append(refs, Ref{Space: w.Space, Key: w.Key})
 		}
 	}
 	if err := tx.load(refs); err != nil {
@@ -243,7 +301,7 @@ func (tx *Tx) Changes(want func(space string) bool) (iter.Seq2[Row, Write], erro
 	return func(yield func(Row, Write) bool) {
 		for _, ref := range refs {
 			r := &tx.rows[tx.find(ref.Space, ref.Key)]
-			if !yield(r.seen, *r.write) {
+			if !yield(r.seen, tx.writes[r.write]) {
 				return
 			}
 		}
@@ -282,7 +340,7 @@ func (tx *Tx) row(space string, key []byte) *txRow {
 	if i := tx.find(space, key); i >= 0 {
 		return &tx.rows[i]
 	}
-	tx.rows = append(tx.rows, txRow{space: space, key: key, next: -1})
+	tx.rows = append(tx.rows, txRow{space: space, key: key, write: -1, next: -1})
 	n := len(tx.rows)
 	switch {
 	case tx.index != nil:
@@ -308,28 +366,21 @@ func (tx *Tx) enter(i int) {
 
 // txn turns what was recorded into a minitransaction.
 func (tx *Tx) txn() *Txn {
-	reads, writes := 0, 0
+	checks := 0
 	for i := range tx.rows {
-		if tx.rows[i].read {
-			reads++
-		}
-		if tx.rows[i].write != nil {
-			writes++
+		if r := &tx.rows[i]; r.read || r.expected {
+			checks++
 		}
 	}
-	t := &Txn{Tag: tx.tag, Checks: make([]Check, 0, reads), Writes: make([]Write, 0, writes)}
+	t := &Txn{Tag: tx.tag, Checks: make([]Check, 0, checks), Writes: tx.writes}
 	for i := range tx.rows {
-		r := &tx.rows[i]
-		if r.read {
+		if r := &tx.rows[i]; r.read || r.expected {
 			t.Checks = append(t.Checks, Check{
 				Space: r.space, Key: r.key, Version: r.seen.Version,
 				// What was read as expired must still be the same expired row, and
 				// where nothing was stored no row may have come and expired since.
 				IncludeExpired: r.seen.Expired || !r.seen.Exists(),
 			})
-		}
-		if r.write != nil {
-			t.Writes = append(t.Writes, *r.write)
 		}
 	}
 	return t

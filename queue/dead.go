@@ -227,11 +227,11 @@ func (q *Queue) revive(tx *kv.Tx, id, value []byte, now time.Time) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	k := letter.Message.Key
-	row, err := tx.Get(messageSpace, q.messageKey(k))
+	ref := q.row(letter.Message.Key)
+	row, err := tx.Get(ref.Space, ref.Key)
 	if err != nil || row.Value != nil {
 		return false, err
 	}
-	q.put(tx, k, &record{deliver: now, due: now, payload: letter.Message.Payload})
+	q.put(tx, ref, &record{deliver: now, due: now, payload: letter.Message.Payload})
 	return true, nil
 }

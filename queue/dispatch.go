@@ -36,17 +36,22 @@ func (q *Queue) lower(t time.Time) {
 	signal(q.more)
 }
 
-// arrive gives a message that was just sent to the dispatcher without a search in
-// the index, if nothing that is due before it may still be there. The message is
-// read nevertheless: it may have been acknowledged since. q.mu is held.
+// arrive makes a message ready that was just sent, if nothing that is due before it
+// may still be in the index and nobody can have removed it since. q.mu is held.
 func (q *Queue) arrive(e *entry, now time.Time) bool {
-	if q.nextScan.IsZero() || q.lowered != nil || e.due.After(now) || q.known[e.key] != nil || !q.fetch(e) {
+	_, departed := q.departed[e.key]
+	if departed || q.known[e.key] != nil || q.behind(now) || e.due.After(now) || !q.room(e) {
 		return false
 	}
-	q.arrived = append(q.arrived, e)
-	signal(q.more)
+	e.reported = true
+	q.known[e.key] = e
+	q.makeReady(e)
 	return true
 }
+
+// behind reports whether messages that are due may lie in the ready index where the
+// dispatcher has not looked. q.mu is held.
+func (q *Queue) behind(now time.Time) bool { return q.lowered != nil || !now.Before(q.nextScan) }
 
 // dispatch moves messages from the ready index to receivers until ctx ends.
 //
@@ -80,9 +85,6 @@ func (q *Queue) dispatch(ctx context.Context) error {
 // fill reads messages that are due into the ready list, as far as there is room,
 // and serves receivers. It returns after which time to come again.
 func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
-	if err := q.fillArrived(ctx); err != nil {
-		return tick, err
-	}
 	now := q.s.clock.Now()
 	start, wait, ok := q.beginFill(now)
 	if !ok {
@@ -113,22 +115,6 @@ func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
 	}
 	q.endFill(fresh, rows, next.at, again)
 	return wait, nil
-}
-
-// fillArrived makes the messages ready that were sent since the last time.
-func (q *Queue) fillArrived(ctx context.Context) error {
-	q.mu.Lock()
-	arrived := q.arrived
-	q.arrived = nil
-	q.mu.Unlock()
-	if len(arrived) == 0 {
-		return nil
-	}
-	rows, err := q.readRows(ctx, arrived)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.load(arrived, rows)
-	return err
 }
 
 // beginFill decides where the dispatcher reads on. It returns false if there is
@@ -219,7 +205,7 @@ func (q *Queue) choose(found []*entry) (fresh []*entry, stop []byte) {
 func (q *Queue) readRows(ctx context.Context, entries []*entry) ([]kv.Row, error) {
 	refs := make([]kv.Ref, len(entries))
 	for i, e := range entries {
-		refs[i] = kv.Ref{Space: messageSpace, Key: q.messageKey([]byte(e.key))}
+		refs[i] = q.row([]byte(e.key))
 	}
 	return q.s.get(ctx, refs)
 }

@@ -172,7 +172,7 @@ func (q *Queue) finish(l *loss, o outcome, unknown bool) {
 	if q.known[l.entry.key] != l.entry {
 		return // acknowledged meanwhile
 	}
-	delete(q.known, l.entry.key)
+	q.forget(l.entry)
 	if unknown {
 		q.lower(l.entry.due)
 	}
@@ -186,7 +186,8 @@ func (q *Queue) settleIn(tx *kv.Tx, batch []*loss) ([]outcome, error) {
 	for i, l := range batch {
 		keys[i] = []byte(l.entry.key)
 	}
-	rows, err := q.rows(tx, keys)
+	refs := q.refs(keys)
+	rows, err := tx.GetAll(refs...)
 	if err != nil {
 		return nil, err
 	}
@@ -210,12 +211,12 @@ func (q *Queue) settleIn(tx *kv.Tx, batch []*loss) ([]outcome, error) {
 		}
 		r := old
 		died := q.next(&r, l, now)
-		q.remove(tx, keys[i], &old)
+		q.remove(tx, refs[i], &old)
 		if died {
 			q.bury(tx, keys[i], rows[i].Version, &r, now)
 			dead++
 		} else {
-			q.put(tx, keys[i], &r)
+			q.put(tx, refs[i], &r)
 		}
 		outcomes[i] = outcome{due: r.due, gone: died, settled: true}
 	}

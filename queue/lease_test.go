@@ -282,6 +282,7 @@ func TestRetriesOfManyShareCommits(t *testing.T) {
 		w.faults.Before(func(_ context.Context, c kvtest.Call) error {
 			if c.Op == kvtest.OpCommit {
 				commits++ // the keeper's goroutine only
+				time.Sleep(time.Millisecond)
 			}
 			return nil
 		})
@@ -296,7 +297,7 @@ func TestRetriesOfManyShareCommits(t *testing.T) {
 		}
 		synctest.Wait()
 		w.faults.Reset()
-		if commits > 100 {
+		if commits > 4 { // one may begin with the first retry
 			t.Errorf("%d commits for 300 retries", commits)
 		}
 	})

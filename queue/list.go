@@ -13,13 +13,13 @@ import (
 // Get reads a message in the caller's transaction, whether it is leased or not. It
 // returns false if there is none with this key.
 func (q *Queue) Get(tx *kv.Tx, k []byte) (Message, bool, error) {
-	rows, err := q.rows(tx, [][]byte{k})
-	if err == nil && rows[0].Value == nil {
+	row, err := tx.Get(messageSpace, q.messageKey(k))
+	if err == nil && row.Value == nil {
 		return Message{}, false, nil
 	}
 	var r record
 	if err == nil {
-		r, err = decodeRecord(rows[0].Value)
+		r, err = decodeRecord(row.Value)
 	}
 	if err != nil {
 		return Message{}, false, fmt.Errorf("queue: get %q from %q: %w", k, q.name, err)

@@ -51,9 +51,11 @@ type Queue struct {
 	// is known to lie there.
 	cursor, lowered []byte
 	nextScan        time.Time
-	// arrived are messages that were sent since, noted as fetching. The dispatcher
-	// need not search the index for them.
-	arrived []*entry
+	// departed has keys of messages that were removed, or left memory, perhaps before
+	// their sender has reported that they exist; departures counts how often it was
+	// emptied.
+	departed   map[string]struct{}
+	departures uint64
 	// fetchCount and fetchBytes are the room that is kept for what is being read.
 	fetchCount, fetchBytes int
 	// holding: messages due up to Service.opened are left alone until holdEnd.
@@ -90,6 +92,8 @@ type entry struct {
 	due     time.Time
 	record  record // the payload only while ready
 	size    int
+	// reported: the sender has told of this message.
+	reported bool
 	// What follows is set from the first lease on: which it is, when it ends,
 	// and where in the heap the entry is while leased.
 	lease leaseID
@@ -122,6 +126,8 @@ func newQueue(s *Service, name string, e catalogEntry) *Queue {
 		ended:  make(chan struct{}, 1),
 		gone:   make(chan struct{}),
 		known:  map[string]*entry{},
+
+		departed: map[string]struct{}{},
 	}
 	q.settings.Store(&e.Settings)
 	q.cursor = q.prefix
@@ -291,7 +297,8 @@ func (q *Queue) take(max int) []Message {
 	if n == 0 || q.err != nil || settings.DisableDelivery {
 		return nil
 	}
-	end := q.s.clock.Now().Add(settings.Lease)
+	now := q.s.clock.Now()
+	end := now.Add(settings.Lease)
 	batch := make([]Message, n)
 	for i, e := range q.ready[:n] {
 		q.readyBytes -= e.size
@@ -300,7 +307,7 @@ func (q *Queue) take(max int) []Message {
 		e.record.payload = nil
 	}
 	q.ready = slices.Delete(q.ready, 0, n)
-	if len(q.ready) <= bufferCount/2 {
+	if q.behind(now) && len(q.ready) <= bufferCount/2 {
 		signal(q.more)
 	}
 	return batch
@@ -348,11 +355,16 @@ func (q *Queue) release(batch []Message) {
 	q.handOut()
 }
 
+// room reports whether there is room for one more message. q.mu is held.
+func (q *Queue) room(e *entry) bool {
+	count, size := len(q.ready)+q.fetchCount, q.readyBytes+q.fetchBytes
+	return count < bufferCount && (count == 0 || size+e.size <= bufferBytes)
+}
+
 // fetch notes that the row of e is going to be read, if there is room for the
 // message. q.mu is held.
 func (q *Queue) fetch(e *entry) bool {
-	count, size := len(q.ready)+q.fetchCount, q.readyBytes+q.fetchBytes
-	if count >= bufferCount || count > 0 && size+e.size > bufferBytes {
+	if !q.room(e) {
 		return false
 	}
 	q.known[e.key] = e
@@ -375,6 +387,9 @@ func (q *Queue) makeReady(e *entry) {
 // forget removes e from memory. q.mu is held.
 func (q *Queue) forget(e *entry) {
 	delete(q.known, e.key)
+	if !e.reported {
+		q.depart(e.key)
+	}
 	switch e.state {
 	case ready:
 		at, _ := slices.BinarySearchFunc(q.ready, e, (*entry).compare)
@@ -382,6 +397,29 @@ func (q *Queue) forget(e *entry) {
 		q.readyBytes -= e.size
 	case leased:
 		heap.Remove(&q.leases, e.index)
+	}
+}
+
+// departedCount bounds departed. Few messages leave between the commit that sends them
+// and the report of it, so it may be emptied often.
+const departedCount = 1024
+
+// depart notes that a message may be gone when its sender reports that it exists.
+// q.mu is held.
+func (q *Queue) depart(k string) {
+	if len(q.departed) >= departedCount {
+		clear(q.departed)
+		q.departures++
+	}
+	q.departed[k] = struct{}{}
+}
+
+// departing notes messages that are going to be removed.
+func (q *Queue) departing(keys [][]byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, k := range keys {
+		q.depart(string(k))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/kv"
@@ -16,22 +17,25 @@ import (
 // The tests of this file put something into the gap between two steps of the
 // service. Nothing in them waits for an audit: what they expect comes before.
 
-// second runs f once, after the second call of the engine that match accepts. The
+// first runs f once, after the first call of the engine that match accepts. The
 // calls that f makes do not count.
-func (w *world) second(match func(kvtest.Call) bool, f func() error) {
-	seen := 0
+func (w *world) first(match func(kvtest.Call) bool, f func() error) {
+	done := false
 	w.faults.After(func(_ context.Context, c kvtest.Call, err error) error {
-		if !match(c) {
+		if done || !match(c) {
 			return err
 		}
-		if seen++; seen != 2 {
-			return err
-		}
+		done = true
 		return errors.Join(err, f())
 	})
 }
 
-func gets(c kvtest.Call) bool { return c.Op == kvtest.OpGet }
+func readsMessage(c kvtest.Call) bool { return c.Op == kvtest.OpGet && c.Refs[0].Space == messageSpace }
+
+func commits(c kvtest.Call) bool { return c.Op == kvtest.OpCommit }
+
+// soon makes a message that is read when it is due, not made ready by its sender.
+func (w *world) soon(k string) Outgoing { return at(k, w.clock.Now().Add(time.Second)) }
 
 // replace acknowledges a message and sends another one with its key.
 func (w *world) replace(q *Queue, m Outgoing) error {
@@ -53,12 +57,12 @@ func (w *world) elsewhere(q *Queue) *Queue {
 	return other
 }
 
-// The first read is Send's, the second the dispatcher's.
 func TestInvariant4_AckWhileTheMessageIsReadPreventsItsDelivery(t *testing.T) {
 	inWorld(t, func(w *world) {
 		q := w.create("q", Settings{})
-		w.second(gets, func() error { return w.ack(q, "a") })
-		w.send(q, out("a")...)
+		w.send(q, w.soon("a"))
+		w.first(readsMessage, func() error { return w.ack(q, "a") })
+		pass(time.Second)
 		w.expect(q, 1)
 		if len(q.known) != 0 {
 			t.Errorf("%d messages known, want none", len(q.known))
@@ -66,11 +70,28 @@ func TestInvariant4_AckWhileTheMessageIsReadPreventsItsDelivery(t *testing.T) {
 	})
 }
 
+func TestAckOfMessageThatGoesElsewhereWhileItIsReadFails(t *testing.T) {
+	inWorld(t, func(w *world) {
+		q := w.create("q", Settings{})
+		other := w.elsewhere(q)
+		w.send(q, w.soon("a"))
+		w.first(readsMessage, func() error {
+			w.mustAck(other, "a")
+			if err := w.ack(q, "a"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("Ack: %v, want ErrNotFound", err)
+			}
+			return nil
+		})
+		pass(time.Minute)
+	})
+}
+
 func TestMessageSentAgainWhileItIsReadIsDeliveredOnce(t *testing.T) {
 	inWorld(t, func(w *world) {
 		q := w.create("q", Settings{})
-		w.second(gets, func() error { return w.replace(q, Outgoing{Key: []byte("a"), Payload: []byte("new")}) })
-		w.send(q, out("a")...)
+		w.send(q, w.soon("a"))
+		w.first(readsMessage, func() error { return w.replace(q, Outgoing{Key: []byte("a"), Payload: []byte("new")}) })
+		pass(time.Second)
 		if m := w.expect(q, 9, "a")[0]; string(m.Payload) != "new" {
 			t.Errorf("payload %q", m.Payload)
 		}
@@ -97,12 +118,125 @@ func TestMessageReceivedBeforeItsSenderLearnsOfTheCommitKeepsItsLease(t *testing
 	})
 }
 
+// What happens between the commit of a message and the report of its sender.
+func TestInvariant4_MessageRemovedBeforeItsSenderReportsIsNotDelivered(t *testing.T) {
+	nothing := func(*world, *Queue) {}
+	ack := func(w *world, q *Queue) { w.mustAck(q, "a") }
+	unknownAck := func(w *world, q *Queue) {
+		w.first(commits, func() error { return kv.ErrUnknownOutcome })
+		if err := w.ack(q, "a"); !errors.Is(err, kv.ErrUnknownOutcome) {
+			w.t.Errorf("Ack: %v", err)
+		}
+	}
+	deliver := func(w *world, q *Queue) Message {
+		q.wake(time.Unix(0, 0))
+		return w.expect(q, 1, "a")[0]
+	}
+	for name, c := range map[string]struct{ before, between func(w *world, q *Queue) }{
+		"acknowledged": {nothing, ack},
+		"perhaps":      {nothing, unknownAck},
+		"delivered and acknowledged": {nothing, func(w *world, q *Queue) {
+			deliver(w, q)
+			ack(w, q)
+		}},
+		"delivered and dead": {nothing, func(w *world, q *Queue) {
+			m := deliver(w, q)
+			if err := q.Retry(w.t.Context(), m.Token(), 0, ""); err != nil {
+				w.t.Error(err)
+			}
+		}},
+		"acknowledged among many": {nothing, func(w *world, q *Queue) {
+			ack(w, q)
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			for i := range departedCount {
+				q.depart(number(i))
+			}
+		}},
+		"acknowledged while an earlier one is in memory": {func(w *world, q *Queue) {
+			w.send(q, out("a")...)
+			w.expect(q, 1, "a")
+			unknownAck(w, q)
+		}, ack},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				q := w.create("q", Settings{MaxAttempts: 1})
+				c.before(w, q)
+				w.first(commits, func() error { c.between(w, q); return nil })
+				w.send(q, out("a")...)
+				w.faults.Reset()
+				w.expect(q, 9)
+				pass(time.Minute)
+				w.expect(q, 9)
+				if left := w.stored(q); len(left) != 0 {
+					t.Errorf("stored: %v", left)
+				}
+			})
+		})
+	}
+}
+
+func TestMessageSentAndRemovedInOneCommitIsNotDelivered(t *testing.T) {
+	inWorld(t, func(w *world) {
+		q := w.create("q", Settings{})
+		go func() {
+			if batch, err := q.Receive(w.t.Context(), 9); err == nil {
+				t.Errorf("received %q", keysOf(batch))
+			}
+		}()
+		synctest.Wait()
+		if err := w.update(func(tx *kv.Tx) error {
+			return errors.Join(q.Send(tx, out("a")...), q.Ack(tx, []byte("a")))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		if left := w.stored(q); len(left) != 0 || len(q.known) != 0 {
+			t.Errorf("stored %v, %d known", left, len(q.known))
+		}
+	})
+	inWorld(t, func(w *world) {
+		q := w.create("q", Settings{})
+		if err := w.update(func(tx *kv.Tx) error {
+			return errors.Join(q.Send(tx, out("a")...), q.Ack(tx, []byte("a")), q.Send(tx, out("a")...))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		w.expect(q, 9, "a")
+		w.mustAck(q, "a")
+		pass(time.Minute)
+		w.expect(q, 9)
+	})
+}
+
+// A receiver may change what it got, and the sender what it sent.
+func TestSentMessageSharesNoMemory(t *testing.T) {
+	inWorld(t, func(w *world) {
+		q := w.create("q", Settings{})
+		m := out("a")[0]
+		w.send(q, m)
+		m.Payload[0], m.Key[0] = 'x', 'x'
+		got := w.expect(q, 1, "a")[0]
+		if string(got.Payload) != "a" {
+			t.Errorf("payload %q", got.Payload)
+		}
+		got.Payload[0] = 'y'
+		_ = append(got.Payload, 'y')
+		pass(time.Minute)
+		if again := w.expect(q, 1, "a")[0]; string(again.Payload) != "a" {
+			t.Errorf("payload of the second delivery %q", again.Payload)
+		}
+	})
+}
+
 func TestMessageThatFailsToBeReadIsReadAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		q := w.create("q", Settings{})
-		w.second(gets, func() error { return kvtest.ErrInjected })
-		w.send(q, out("a")...)
-		if _, took := w.wait(q); took > tick {
+		w.send(q, w.soon("a"))
+		failed := false
+		w.first(readsMessage, func() error { failed = true; return kvtest.ErrInjected })
+		if _, took := w.wait(q); !failed || took > time.Second+tick {
 			t.Errorf("delivered after %v", took)
 		}
 	})
@@ -117,7 +251,8 @@ func TestMessageMovedElsewhereWhileItIsReadIsNotDeliveredEarly(t *testing.T) {
 		w.send(q, at("a", w.clock.Now().Add(time.Minute)))
 		pass(59 * time.Second)
 		w.faults.After(func(_ context.Context, c kvtest.Call, err error) error {
-			if c.Op == kvtest.OpScan && c.Space == readySpace && !moved && !w.clock.Now().Before(later.DeliverTime.Add(-9*time.Minute)) {
+			dispatcher := c.Op == kvtest.OpScan && c.Space == readySpace && c.Range.Limit == scanLimit
+			if dispatcher && !moved && !w.clock.Now().Before(later.DeliverTime.Add(-9*time.Minute)) {
 				moved = true
 				return errors.Join(err, w.replace(other, later))
 			}

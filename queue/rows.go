@@ -158,33 +158,35 @@ func splitReadyValue(b []byte) (size int, moved bool) {
 	return int(v >> 1), v&1 != 0
 }
 
-// put writes a message and its index rows.
-func (q *Queue) put(tx *kv.Tx, k []byte, r *record) {
-	tx.Put(kv.Write{Space: messageSpace, Key: q.messageKey(k), Value: r.encode()})
+// put writes a message to its row and into the indexes. From then on the payload of r
+// is that of the row.
+func (q *Queue) put(tx *kv.Tx, row kv.Ref, r *record) {
+	value, k := r.encode(), row.Key[len(q.prefix):]
+	r.payload = value[len(value)-len(r.payload):]
+	tx.Put(kv.Write{Space: row.Space, Key: row.Key, Value: value})
 	tx.Put(kv.Write{Space: readySpace, Key: q.timeKey(r.due, k), Value: readyValue(r)})
 	if r.moved() {
 		tx.Put(kv.Write{Space: movedSpace, Key: q.timeKey(r.deliver, k)})
 	}
 }
 
-// remove deletes a message and its index rows.
-func (q *Queue) remove(tx *kv.Tx, k []byte, r *record) {
-	tx.Delete(messageSpace, q.messageKey(k))
+// remove deletes a message from its row and from the indexes.
+func (q *Queue) remove(tx *kv.Tx, row kv.Ref, r *record) {
+	k := row.Key[len(q.prefix):]
+	tx.Delete(row.Space, row.Key)
 	tx.Delete(readySpace, q.timeKey(r.due, k))
 	if r.moved() {
 		tx.Delete(movedSpace, q.timeKey(r.deliver, k))
 	}
 }
 
-// rows reads the message rows of keys in the transaction.
-func (q *Queue) rows(tx *kv.Tx, keys [][]byte) ([]kv.Row, error) {
-	return tx.GetAll(q.refs(keys)...)
-}
+// row names the row of a message.
+func (q *Queue) row(k []byte) kv.Ref { return kv.Ref{Space: messageSpace, Key: q.messageKey(k)} }
 
 func (q *Queue) refs(keys [][]byte) []kv.Ref {
 	refs := make([]kv.Ref, len(keys))
 	for i, k := range keys {
-		refs[i] = kv.Ref{Space: messageSpace, Key: q.messageKey(k)}
+		refs[i] = q.row(k)
 	}
 	return refs
 }

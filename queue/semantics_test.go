@@ -88,24 +88,95 @@ func TestRolledBackSendIsNeverReceived(t *testing.T) {
 	})
 }
 
-func TestSendOfManyIsOneReadAndOneCommit(t *testing.T) {
+// calls returns what f asks of the engine.
+func (w *world) calls(f func()) []kvtest.Op {
+	synctest.Wait()
+	var calls []kvtest.Op
+	w.faults.Before(func(_ context.Context, c kvtest.Call) error {
+		calls = append(calls, c.Op)
+		return nil
+	})
+	f()
+	w.faults.Reset()
+	return calls
+}
+
+func TestMessagesOfThisProcessCostOneCommitToSendAndOneToAck(t *testing.T) {
 	inWorld(t, func(w *world) {
-		q := w.create("q", Settings{DisableDelivery: true})
-		var calls []kvtest.Op
-		w.faults.Before(func(_ context.Context, c kvtest.Call) error {
-			if c.Op == kvtest.OpCommit || len(calls) == 0 { // the dispatcher reads too, after the commit
-				calls = append(calls, c.Op)
-			}
-			return nil
-		})
+		q := w.create("q", Settings{})
 		var keys []string
 		for i := range 100 {
 			keys = append(keys, number(i))
 		}
-		w.send(q, out(keys...)...)
-		w.faults.Reset()
-		if want := []kvtest.Op{kvtest.OpGet, kvtest.OpCommit}; !slices.Equal(calls, want) {
+		calls := w.calls(func() {
+			w.send(q, out(keys...)...)
+			w.mustAck(q, keysOf(w.receive(q, 60))...)
+			w.mustAck(q, keys[60:]...) // not yet delivered
+		})
+		if want := []kvtest.Op{kvtest.OpCommit, kvtest.OpCommit, kvtest.OpCommit}; !slices.Equal(calls, want) {
 			t.Errorf("calls %v, want %v", calls, want)
+		}
+	})
+}
+
+func TestSecondAttemptReadsAllMessagesInOneCall(t *testing.T) {
+	inWorld(t, func(w *world) {
+		q := w.create("q", Settings{DisableDelivery: true})
+		w.send(q, out("a", "b", "c")...)
+		exists := w.calls(func() {
+			if err := w.update(func(tx *kv.Tx) error { return q.Send(tx, out("x", "y", "c")...) }); !errors.Is(err, ErrExists) {
+				t.Errorf("Send: %v", err)
+			}
+		})
+		if err := w.ack(w.elsewhere(q), "b"); err != nil {
+			t.Fatal(err)
+		}
+		gone := w.calls(func() {
+			if err := w.ack(q, "a", "b", "c"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("Ack: %v", err)
+			}
+		})
+		want := []kvtest.Op{kvtest.OpCommit, kvtest.OpGet}
+		if !slices.Equal(exists, want) || !slices.Equal(gone, want) {
+			t.Errorf("calls of Send %v, of Ack %v; want %v", exists, gone, want)
+		}
+	})
+}
+
+// What is in memory of a message is not what is stored.
+func TestAckOfMessageThatChangedSinceItsDelivery(t *testing.T) {
+	inWorld(t, func(w *world) {
+		q := w.create("q", Settings{})
+		other := w.elsewhere(q)
+		w.send(q, out("gone", "moved", "renewed", "retried")...)
+		batch := w.expect(q, 9, "gone", "moved", "renewed", "retried")
+		if err := w.ack(other, "gone"); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.replace(other, at("moved", w.clock.Now().Add(time.Hour))); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		if r := w.renew(q, batch[2].Token()); r[0].NewToken == "" {
+			t.Error("not renewed")
+		}
+		if err := q.Retry(w.t.Context(), batch[3].Token(), time.Hour, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.ack(q, "renewed", "gone"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Ack of a message that is gone: %v", err)
+		}
+		counts := []int{}
+		err := w.update(func(tx *kv.Tx) error {
+			n, err := q.AckExisting(tx, []byte("gone"), []byte("moved"), []byte("renewed"), []byte("retried"))
+			counts = append(counts, n)
+			return err
+		})
+		if err != nil || counts[len(counts)-1] != 3 {
+			t.Errorf("AckExisting: %v, %v", counts, err)
+		}
+		if left := w.stored(q); len(left) != 0 {
+			t.Errorf("left %v", left)
 		}
 	})
 }

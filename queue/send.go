@@ -19,10 +19,11 @@ type Outgoing struct {
 	DeliverTime time.Time
 }
 
-// Send puts messages into the queue when the transaction commits. It reads all
-// their rows in one call. The error is ErrExists if a key is in use,
-// kv.ErrTooLarge beyond the limits, and ErrSendDisabled; the caller's function
-// should return it, because what was written before it is still in tx.
+// Send puts messages into the queue when the transaction commits. The error is
+// ErrExists if a key is in use, kv.ErrTooLarge beyond the limits, and
+// ErrSendDisabled; the caller's function should return it, because what was written
+// before it is still in tx. Update's first attempt takes for granted that no key is
+// in use and reads nothing.
 func (q *Queue) Send(tx *kv.Tx, messages ...Outgoing) error {
 	if err := q.send(tx, messages); err != nil {
 		return fmt.Errorf("queue: send to %q: %w", q.name, err)
@@ -34,10 +35,13 @@ func (q *Queue) send(tx *kv.Tx, messages []Outgoing) error {
 	if q.settings.Load().DisableSend {
 		return ErrSendDisabled
 	}
-	if err := q.closed(); errors.Is(err, ErrQueueNotFound) {
-		return err // a service that has only stopped goes on to send
+	q.mu.Lock()
+	closed, departures := q.err, q.departures
+	q.mu.Unlock()
+	if errors.Is(closed, ErrQueueNotFound) {
+		return closed // a service that has only stopped goes on to send
 	}
-	keys := make([][]byte, len(messages))
+	refs := make([]kv.Ref, len(messages))
 	for i := range messages {
 		m := &messages[i]
 		if len(m.Key) == 0 {
@@ -46,34 +50,55 @@ func (q *Queue) send(tx *kv.Tx, messages []Outgoing) error {
 		if len(m.Key) > MaxKeySize || len(m.Payload) > MaxPayloadSize {
 			return fmt.Errorf("%w: key of %d bytes, payload of %d", kv.ErrTooLarge, len(m.Key), len(m.Payload))
 		}
-		keys[i] = m.Key
+		refs[i] = q.row(m.Key)
 	}
-	rows, err := q.rows(tx, keys)
-	if err != nil {
-		return err
+	absent := expectAbsent(tx, refs)
+	if !absent {
+		if _, err := tx.GetAll(refs...); err != nil {
+			return err
+		}
 	}
 	now := q.s.clock.Now()
 	entries := make([]entry, len(messages))
-	sending := make(map[string]struct{}, len(messages))
 	for i := range messages {
 		m := &messages[i]
-		sending[string(m.Key)] = struct{}{}
-		if rows[i].Value != nil || len(sending) <= i {
-			return fmt.Errorf("%w: %q", ErrExists, m.Key)
+		if !absent {
+			// Read above, or written: a key may occur twice.
+			row, err := tx.Get(refs[i].Space, refs[i].Key)
+			if err != nil {
+				return err
+			}
+			if row.Value != nil {
+				return fmt.Errorf("%w: %q", ErrExists, m.Key)
+			}
 		}
 		deliver := m.DeliverTime.UTC()
 		if deliver.Before(now) {
 			deliver = now
 		}
-		q.put(tx, m.Key, &record{deliver: deliver, due: deliver, payload: m.Payload})
-		entries[i] = entry{key: string(m.Key), due: deliver, size: len(m.Payload) + len(m.Key)}
+		e := &entries[i]
+		*e = entry{key: string(m.Key), due: deliver, size: len(m.Payload) + len(m.Key)}
+		e.record = record{deliver: deliver, due: deliver, payload: m.Payload}
+		q.put(tx, refs[i], &e.record)
 	}
-	tx.AfterCommit(func(_ kv.Version, err error) { q.sent(entries, err) })
+	tx.AfterCommit(func(v kv.Version, err error) { q.sent(entries, departures, v, err) })
 	return nil
 }
 
-// sent runs after a commit, or one that may have happened.
-func (q *Queue) sent(entries []entry, err error) {
+// expectAbsent makes tx expect that no row of refs exists. It reports whether tx does
+// so for all; it does not if one occurs twice.
+func expectAbsent(tx *kv.Tx, refs []kv.Ref) bool {
+	for i := range refs {
+		if !tx.Expect(refs[i].Space, refs[i].Key, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// sent runs after a commit, or one that may have happened. departures is what
+// Queue.departures was before.
+func (q *Queue) sent(entries []entry, departures uint64, v kv.Version, err error) {
 	if err == nil {
 		q.counts.sent.Add(int64(len(entries)))
 		q.s.meters.sent.Add(int64(len(entries)), q.s.meters.database, q.name)
@@ -82,10 +107,13 @@ func (q *Queue) sent(entries []entry, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range entries {
-		if e := &entries[i]; err != nil || !q.arrive(e, now) {
+		e := &entries[i]
+		e.version = v
+		if err != nil || departures != q.departures || !q.arrive(e, now) {
 			q.lower(e.due)
 		}
 	}
+	q.handOut()
 }
 
 // Ack acknowledges messages: they are removed when the transaction commits. Whether
@@ -122,53 +150,83 @@ func (q *Queue) Remove(tx *kv.Tx, keys ...[]byte) (int, error) {
 
 // delete removes the messages of keys. All must exist if demanded.
 func (q *Queue) delete(tx *kv.Tx, keys [][]byte, demanded, counted bool) (int, error) {
-	rows, err := q.rows(tx, keys)
-	if err != nil {
-		return 0, err
+	refs := q.refs(keys)
+	records, expected := q.expectKnown(tx, keys, refs)
+	if !expected {
+		if _, err := tx.GetAll(refs...); err != nil {
+			return 0, err
+		}
 	}
-	n := 0
-	removed := make(map[string]struct{}, len(keys))
-	for i, row := range rows {
-		_, twice := removed[string(keys[i])]
-		if row.Value == nil || twice {
-			if demanded {
-				return 0, fmt.Errorf("%w: %q", ErrNotFound, keys[i])
+	removed := make([][]byte, 0, len(keys))
+	for i, ref := range refs {
+		if !expected {
+			// Read above, or removed: a key may occur twice.
+			row, err := tx.Get(ref.Space, ref.Key)
+			if err != nil {
+				return 0, err
 			}
-			continue
+			if row.Value == nil {
+				if demanded {
+					return 0, fmt.Errorf("%w: %q", ErrNotFound, keys[i])
+				}
+				continue
+			}
+			if records[i], err = decodeRecord(row.Value); err != nil {
+				return 0, fmt.Errorf("message %q: %w", keys[i], err)
+			}
 		}
-		r, err := decodeRecord(row.Value)
-		if err != nil {
-			return 0, fmt.Errorf("message %q: %w", keys[i], err)
-		}
-		q.remove(tx, keys[i], &r)
-		removed[string(keys[i])] = struct{}{}
-		n++
+		q.remove(tx, ref, &records[i])
+		removed = append(removed, keys[i])
 	}
-	if n > 0 {
+	if !expected {
+		q.departing(removed) // what tx itself has sent is reported before it is removed
+	}
+	if len(removed) > 0 {
 		tx.AfterCommit(func(v kv.Version, err error) { q.deleted(removed, counted, v, err) })
 	}
-	return n, nil
+	return len(removed), nil
+}
+
+// expectKnown makes tx expect that the messages of keys are stored as they are in
+// memory, and returns them. It reports whether tx does so for all; it does not if one
+// occurs twice.
+func (q *Queue) expectKnown(tx *kv.Tx, keys [][]byte, refs []kv.Ref) ([]record, bool) {
+	records := make([]record, len(keys))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, k := range keys {
+		e := q.known[string(k)]
+		if e == nil || e.state == fetching || !tx.Expect(refs[i].Space, refs[i].Key, e.version) {
+			return records, false
+		}
+		records[i] = e.record
+	}
+	return records, true
 }
 
 // deleted runs after a commit, or one that may have happened. Messages sent
 // again in the same commit have its version and stay.
-func (q *Queue) deleted(keys map[string]struct{}, counted bool, v kv.Version, err error) {
+func (q *Queue) deleted(keys [][]byte, counted bool, v kv.Version, err error) {
 	if err == nil && counted {
 		q.counts.acked.Add(int64(len(keys)))
 		q.s.meters.acked.Add(int64(len(keys)), q.s.meters.database, q.name)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for k := range keys {
-		e := q.known[k]
+	for _, k := range keys {
+		e := q.known[string(k)]
 		switch {
 		case e == nil:
+			q.depart(string(k))
 		case e.state == fetching, e.state == ready && err != nil:
 			// What was read may be the message that is gone, or the next one.
 			q.forget(e)
 			q.lower(e.due)
 		case err == nil && e.version < v:
 			q.forget(e)
+		case err != nil:
+			// The next message of this key may be sent, and removed before the report.
+			e.reported = false
 		}
 	}
 }
