@@ -247,6 +247,19 @@ func (m *Manager) Compete(ctx context.Context, roleName string, names []string, 
 	return nil
 }
 
+// Forget removes what is stored of names that nobody will compete for any more. Whoever
+// has one of them has lost it.
+func (m *Manager) Forget(ctx context.Context, names ...string) error {
+	t := &kv.Txn{}
+	for _, name := range names {
+		t.Writes = append(t.Writes, kv.Write{Space: space, Key: leaseKey(name), Delete: true})
+	}
+	if _, err := m.db.Commit(ctx, t); err != nil {
+		return fmt.Errorf("lease: forget: %w", err)
+	}
+	return nil
+}
+
 func (m *Manager) join(r *role) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
