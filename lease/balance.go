@@ -42,6 +42,9 @@ func (m *Manager) step(ctx context.Context) (time.Duration, error) {
 	missing := map[*role][]string{}
 	for _, name := range m.roleNames() {
 		r := m.roles[name]
+		if r.ctx.Err() != nil {
+			continue // it is about to leave
+		}
 		if free := m.balance(r, t, mine); len(free) > 0 {
 			wanting = append(wanting, r)
 			missing[r] = free
@@ -260,7 +263,7 @@ func (m *Manager) acquire(ctx context.Context, r *role, names []string, mine *se
 func (m *Manager) startAll(r *role, leases []*Lease) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.roles[r.name] != r {
+	if m.roles[r.name] != r || r.ctx.Err() != nil {
 		return false
 	}
 	for _, l := range leases {
