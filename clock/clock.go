@@ -23,6 +23,14 @@ type System struct{}
 // it is meant to be stored and compared with stored times.
 func (System) Now() time.Time { return time.Now().UTC().Round(0) }
 
+// Monotonic is for times that never leave the process: what it shows has a
+// monotonic reading, so that a time since then is right however the wall clock
+// jumps meanwhile.
+type Monotonic struct{}
+
+// Now returns the wall clock's time with a monotonic reading.
+func (Monotonic) Now() time.Time { return time.Now() }
+
 // Manual is a clock that stands still until it is told to move. For tests and
 // simulations.
 type Manual struct {

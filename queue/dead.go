@@ -232,6 +232,6 @@ func (q *Queue) revive(tx *kv.Tx, id, value []byte, now time.Time) (bool, error)
 	if err != nil || row.Value != nil {
 		return false, err
 	}
-	q.put(tx, ref, &record{deliver: now, due: now, payload: letter.Message.Payload})
+	q.put(tx, ref, &record{deliver: now, due: now, payload: letter.Message.Payload, prompt: true})
 	return true, nil
 }

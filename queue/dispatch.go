@@ -19,50 +19,53 @@ const (
 	// tick is how long a loop waits at most. It covers messages of other
 	// processes, clocks that jump, and errors of the engine.
 	tick = time.Second
+
+	// lookAround is how far behind the present a look at the ready index begins, and
+	// how far ahead it goes on, where other processes send too. It makes up for
+	// clocks that differ and for commits that become visible late.
+	lookAround = 15 * time.Second
 )
 
-// wake makes the dispatcher look for messages due from t on.
+// wake makes whoever owns a shard look for messages due from t on.
 func (q *Queue) wake(t time.Time) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.lower(t)
-}
-
-// lower is wake with q.mu held.
-func (q *Queue) lower(t time.Time) {
-	if at := q.timeKey(t, nil); q.lowered == nil || bytes.Compare(at, q.lowered) < 0 {
-		q.lowered = at
+	var elsewhere []int
+	for i, sh := range q.shards {
+		if sh != nil {
+			sh.lower(t)
+		} else {
+			elsewhere = append(elsewhere, i)
+		}
 	}
-	signal(q.more)
+	q.mu.Unlock()
+	q.hint(elsewhere)
 }
 
 // arrive makes a message ready that was just sent, if nothing that is due before it
 // may still be in the index and nobody can have removed it since. q.mu is held.
-func (q *Queue) arrive(e *entry, now time.Time) bool {
+func (sh *shard) arrive(e *entry, now time.Time) bool {
+	q := sh.q
 	_, departed := q.departed[e.key]
-	if departed || q.known[e.key] != nil || q.behind(now) || e.due.After(now) || !q.room(e) {
+	if departed || q.known[e.key] != nil || sh.behind(now) || e.due.After(now) || !sh.room(e) {
 		return false
 	}
-	e.reported = true
+	e.reported, e.shard = true, sh
 	q.known[e.key] = e
-	q.makeReady(e)
+	sh.makeReady(e)
 	return true
 }
-
-// behind reports whether messages that are due may lie in the ready index where the
-// dispatcher has not looked. q.mu is held.
-func (q *Queue) behind(now time.Time) bool { return q.lowered != nil || !now.Before(q.nextScan) }
 
 // dispatch moves messages from the ready index to receivers until ctx ends.
 //
 // It depends on no signal: a signal only says where to look again, and that at
-// once. What was missed, because a commit became visible late or happened in
-// another process, is found by the keeper's audit.
-func (q *Queue) dispatch(ctx context.Context) error {
+// once. Where other processes send, each look begins and ends so far from the present
+// that it finds their messages, see lookAround. What was missed nevertheless is found
+// by the keeper's audit.
+func (sh *shard) dispatch(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		wait, err := q.fill(ctx)
+		wait, err := sh.fill(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -70,42 +73,44 @@ func (q *Queue) dispatch(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			q.s.log.Error("queue: reading ready messages failed", "queue", q.name, "error", err)
+			sh.q.s.log.Error("queue: reading ready messages failed", "queue", sh.q.name, "error", err)
 		}
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-q.more:
+		case <-sh.more:
 		}
 	}
 }
 
 // fill reads messages that are due into the ready list, as far as there is room,
 // and serves receivers. It returns after which time to come again.
-func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
-	now := q.s.clock.Now()
-	start, wait, ok := q.beginFill(now)
+func (sh *shard) fill(ctx context.Context) (time.Duration, error) {
+	now := sh.q.s.clock.Now()
+	start, wait, ok := sh.beginFill(now)
 	if !ok {
 		return wait, nil
 	}
-	found, next, err := q.scanReady(ctx, start, now)
+	found, next, err := sh.scanReady(ctx, start, now)
 	if err != nil {
-		q.endFill(nil, nil, start, time.Time{})
+		sh.endFill(nil, nil, start, time.Time{})
 		return wait, err
 	}
-	fresh, stop := q.choose(found)
-	rows, err := q.readRows(ctx, fresh)
+	fresh, stop := sh.choose(found)
+	rows, err := sh.readRows(ctx, fresh)
 	if err != nil {
-		q.endFill(fresh, nil, start, time.Time{})
+		sh.endFill(fresh, nil, start, time.Time{})
 		return wait, err
 	}
 	var again time.Time
 	switch {
 	case stop != nil: // no room for it
-		next.at = stop
-	case len(found) == scanLimit:
+		if bytes.Compare(stop, next.at) < 0 {
+			next.at = stop
+		}
+	case next.more:
 		wait = 0
 	case next.due.IsZero():
 		again = now.Add(wait)
@@ -113,37 +118,49 @@ func (q *Queue) fill(ctx context.Context) (time.Duration, error) {
 		wait = min(wait, max(next.due.Sub(now), time.Millisecond))
 		again = now.Add(wait)
 	}
-	q.endFill(fresh, rows, next.at, again)
+	sh.endFill(fresh, rows, next.at, again)
 	return wait, nil
 }
 
 // beginFill decides where the dispatcher reads on. It returns false if there is
 // no room, or nothing new and not yet time to look without a signal.
-func (q *Queue) beginFill(now time.Time) (start []byte, wait time.Duration, ok bool) {
+func (sh *shard) beginFill(now time.Time) (start []byte, wait time.Duration, ok bool) {
+	q := sh.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.ready) > bufferCount/2 || q.readyBytes >= bufferBytes {
+	if len(sh.ready) > sh.most()/2 || sh.readyBytes >= bufferBytes {
+		q.handOut() // the lease of the shard may be valid again
 		return nil, tick, false
 	}
-	if q.holding && !now.Before(q.holdEnd) {
-		q.holding = false
-		q.lowered = q.prefix
+	if sh.holding && !now.Before(sh.holdEnd) {
+		sh.holding = false
+		sh.lowered = sh.prefix
 	}
-	if wait := q.nextScan.Sub(now); q.lowered == nil && wait > 0 && wait <= tick {
+	if wait := sh.nextScan.Sub(now); sh.lowered == nil && wait > 0 && wait <= tick {
 		return nil, wait, false
 	}
-	start, wait = q.cursor, tick
-	if q.lowered != nil && bytes.Compare(q.lowered, start) < 0 {
-		start = q.lowered
+	start, wait = sh.cursor, tick
+	if !sh.nextScan.IsZero() && q.s.lookAround > 0 {
+		start = earlier(start, sh.timePlace(now.Add(-q.s.lookAround)))
 	}
-	q.lowered = nil
-	if q.holding {
-		wait = min(wait, q.holdEnd.Sub(now))
-		if floor := q.timeKey(q.s.opened.Add(1), nil); bytes.Compare(start, floor) < 0 {
+	if sh.lowered != nil {
+		start = earlier(start, sh.lowered)
+	}
+	sh.lowered = nil
+	if sh.holding {
+		wait = min(wait, sh.holdEnd.Sub(now))
+		if floor := sh.timePlace(sh.opened.Add(1)); bytes.Compare(start, floor) < 0 {
 			start = floor
 		}
 	}
 	return start, wait, true
+}
+
+func earlier(a, b []byte) []byte {
+	if bytes.Compare(a, b) <= 0 {
+		return a
+	}
+	return b
 }
 
 // scanLimit bounds the index rows that one scan takes, known ones included.
@@ -152,33 +169,45 @@ const scanLimit = bufferCount
 // place is where a scan of the ready index may go on, and when.
 type place struct {
 	at []byte
+	// more: what is due may lie behind it.
+	more bool
 	// due is that of the first message in the future, zero if the scan did not
 	// get that far.
 	due time.Time
 }
 
-// scanReady reads the ready index from start to now, up to scanLimit rows.
-func (q *Queue) scanReady(ctx context.Context, start []byte, now time.Time) ([]*entry, place, error) {
+// scanReady reads the ready index from start to now, up to scanLimit rows. If other
+// processes send, it goes on for a while, for messages that were due when they were
+// sent, by a clock that is ahead.
+func (sh *shard) scanReady(ctx context.Context, start []byte, now time.Time) ([]*entry, place, error) {
 	var (
+		q       = sh.q
 		found   []*entry
-		next    = place{at: q.timeKey(now, nil)}
-		scanned = kv.Range{Start: start, End: kv.PrefixEnd(q.prefix), Limit: scanLimit}
+		next    = place{at: sh.timePlace(now)}
+		until   = now.Add(q.s.lookAround)
+		scanned = kv.Range{Start: start, End: kv.PrefixEnd(sh.prefix), Limit: scanLimit}
+		rows    = 0
 	)
 	err := q.s.db.Scan(ctx, readySpace, scanned, func(row kv.Row) bool {
+		rows++
 		due, k, err := q.splitTimeKey(row.Key)
 		if err != nil {
 			q.s.log.Error("queue: index row skipped", "queue", q.name, "error", err)
 			return true
 		}
+		size, _, prompt := splitReadyValue(row.Value)
 		if due.After(now) {
-			next.due = due
-			return false
+			late := due.After(until) || !prompt
+			if late && next.due.IsZero() {
+				next.due = due
+			}
+			if late {
+				return !due.After(until)
+			}
+		} else if rows == scanLimit {
+			next.at, next.more = append(bytes.Clone(row.Key), 0), true
 		}
-		size, _ := splitReadyValue(row.Value)
-		found = append(found, &entry{key: string(k), due: due, size: size + len(k)})
-		if len(found) == scanLimit {
-			next.at = append(bytes.Clone(row.Key), 0)
-		}
+		found = append(found, &entry{shard: sh, key: string(k), due: due, size: size + len(k)})
 		return true
 	})
 	return found, next, err
@@ -187,14 +216,15 @@ func (q *Queue) scanReady(ctx context.Context, start []byte, now time.Time) ([]*
 // choose notes the entries that nobody deals with yet as known, as far as there
 // is room. stop is the place of the first for which there is none, nil if there
 // is none such.
-func (q *Queue) choose(found []*entry) (fresh []*entry, stop []byte) {
+func (sh *shard) choose(found []*entry) (fresh []*entry, stop []byte) {
+	q := sh.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range found {
 		if q.known[e.key] != nil {
 			continue
 		}
-		if !q.fetch(e) {
+		if !sh.fetch(e) {
 			return fresh, q.timeKey(e.due, []byte(e.key))
 		}
 		fresh = append(fresh, e)
@@ -202,37 +232,38 @@ func (q *Queue) choose(found []*entry) (fresh []*entry, stop []byte) {
 	return fresh, nil
 }
 
-func (q *Queue) readRows(ctx context.Context, entries []*entry) ([]kv.Row, error) {
+func (sh *shard) readRows(ctx context.Context, entries []*entry) ([]kv.Row, error) {
 	refs := make([]kv.Ref, len(entries))
 	for i, e := range entries {
-		refs[i] = q.row([]byte(e.key))
+		refs[i] = sh.q.row([]byte(e.key))
 	}
-	return q.s.get(ctx, refs)
+	return sh.q.s.get(ctx, refs)
 }
 
 // endFill makes the fetched messages ready; without rows it gives them up. The
 // dispatcher goes on at next, or again at that time.
-func (q *Queue) endFill(fresh []*entry, rows []kv.Row, next []byte, again time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.cursor, q.nextScan = next, again
-	q.load(fresh, rows)
+func (sh *shard) endFill(fresh []*entry, rows []kv.Row, next []byte, again time.Time) {
+	sh.q.mu.Lock()
+	defer sh.q.mu.Unlock()
+	sh.cursor, sh.nextScan = next, again
+	sh.load(fresh, rows)
 }
 
 // load makes those messages ready that have rows, and serves receivers. The
 // others are forgotten; if that is for want of rows, they are looked for again.
 // q.mu is held.
-func (q *Queue) load(entries []*entry, rows []kv.Row) {
+func (sh *shard) load(entries []*entry, rows []kv.Row) {
+	q := sh.q
 	for i, e := range entries {
-		q.fetchCount--
-		q.fetchBytes -= e.size
+		sh.fetchCount--
+		sh.fetchBytes -= e.size
 		switch {
 		case q.known[e.key] != e: // acknowledged meanwhile
 		case rows == nil:
 			delete(q.known, e.key)
-			q.lower(e.due)
+			sh.lower(e.due)
 		case q.decode(e, rows[i]):
-			q.makeReady(e)
+			sh.makeReady(e)
 		default:
 			delete(q.known, e.key)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/lease"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	settleCount = 100
 	settleBytes = 8 << 20
 
-	// auditEvery is how often the keeper looks for messages that the dispatcher
+	// auditEvery is how often keepers look for messages that their dispatchers
 	// went past, and how old what the metrics say of the engine may be.
 	auditEvery = 30 * time.Second
 )
@@ -39,7 +40,7 @@ const (
 	expired how = iota
 	// returned: Retry gave the message back.
 	returned
-	// parked: the service stops. The lease lives on, and is no lost one.
+	// parked: the shard is given back. The lease lives on, and is no lost one.
 	parked
 )
 
@@ -52,14 +53,15 @@ type outcome struct {
 }
 
 // keep writes down lost leases and audits until ctx ends.
-func (q *Queue) keep(ctx context.Context) error {
+func (sh *shard) keep(ctx context.Context) error {
+	q := sh.q
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var nextAudit time.Time
 	for {
-		wait, err := q.settleSome(ctx)
+		wait, err := sh.settleSome(ctx)
 		if now := q.s.clock.Now(); err == nil && !now.Before(nextAudit) {
-			err = q.audit(ctx)
+			err = sh.audit(ctx)
 			nextAudit = now.Add(auditEvery)
 		}
 		if ctx.Err() != nil {
@@ -76,7 +78,7 @@ func (q *Queue) keep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-q.ended:
+		case <-sh.ended:
 			if err != nil { // others may go on at once, but not the one that failed
 				pause(ctx, tick)
 			}
@@ -95,13 +97,13 @@ func pause(ctx context.Context, d time.Duration) {
 
 // settleSome settles one batch of lost leases. It returns after which time to come
 // again.
-func (q *Queue) settleSome(ctx context.Context) (time.Duration, error) {
-	now := q.s.clock.Now()
-	batch, wait := q.nextLosses(now)
+func (sh *shard) settleSome(ctx context.Context) (time.Duration, error) {
+	now := sh.q.s.clock.Now()
+	batch, wait := sh.nextLosses(now)
 	if len(batch) == 0 {
 		return wait, nil
 	}
-	if err := q.settle(ctx, batch); err != nil {
+	if err := sh.settle(ctx, batch); err != nil {
 		return tick, err
 	}
 	return 0, nil
@@ -109,40 +111,47 @@ func (q *Queue) settleSome(ctx context.Context) (time.Duration, error) {
 
 // nextLosses moves leases that have ended to the losses and returns the first of
 // these. If there are none, it returns how long to wait.
-func (q *Queue) nextLosses(now time.Time) ([]*loss, time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.leases) > 0 && !q.leases[0].end.After(now) {
-		e := heap.Pop(&q.leases).(*entry)
+func (sh *shard) nextLosses(now time.Time) ([]*loss, time.Duration) {
+	sh.q.mu.Lock()
+	defer sh.q.mu.Unlock()
+	for len(sh.leases) > 0 && !sh.leases[0].end.After(now) {
+		e := heap.Pop(&sh.leases).(*entry)
 		e.state = lost
-		q.losses = append(q.losses, &loss{entry: e, how: expired, rest: -1, done: make(chan error, 1)})
+		sh.losses = append(sh.losses, &loss{entry: e, how: expired, rest: -1, done: make(chan error, 1)})
 	}
-	if len(q.losses) == 0 {
+	if len(sh.losses) == 0 {
 		wait := tick
-		if len(q.leases) > 0 {
-			wait = min(wait, max(q.leases[0].end.Sub(now), time.Millisecond))
+		if len(sh.leases) > 0 {
+			wait = min(wait, max(sh.leases[0].end.Sub(now), time.Millisecond))
 		}
-		q.keeperDue = now.Add(wait)
+		sh.keeperDue = now.Add(wait)
 		return nil, wait
 	}
 	n, size := 0, 0
-	for _, l := range q.losses[:min(settleCount, len(q.losses))] {
+	for _, l := range sh.losses[:min(settleCount, len(sh.losses))] {
 		if size += l.entry.size; n > 0 && size > settleBytes {
 			break
 		}
 		n++
 	}
-	return q.losses[:n:n], 0
+	return sh.losses[:n:n], 0
 }
 
-// settle writes down the first losses of the queue. After an error that says that
+// settle writes down the first losses of the shard. After an error that says that
 // nothing was written they stay in the list.
-func (q *Queue) settle(ctx context.Context, batch []*loss) error {
+func (sh *shard) settle(ctx context.Context, batch []*loss) error {
 	var outcomes []outcome
-	_, err := q.s.db.Update(ctx, func(tx *kv.Tx) (err error) {
-		outcomes, err = q.settleIn(tx, batch)
+	q := sh.q
+	_, err := q.s.db.Update(ctx, func(tx *kv.Tx) error {
+		err := sh.lease.Fence(tx)
+		if err == nil {
+			outcomes, err = sh.settleIn(tx, batch)
+		}
 		return err
 	})
+	if errors.Is(err, lease.ErrLost) {
+		err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+	}
 	unknown := errors.Is(err, kv.ErrUnknownOutcome)
 	for _, l := range batch {
 		select {
@@ -155,16 +164,17 @@ func (q *Queue) settle(ctx context.Context, batch []*loss) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.losses = q.losses[len(batch):]
+	sh.losses = sh.losses[len(batch):]
 	for i, l := range batch {
-		q.finish(l, outcomes[i], unknown)
+		sh.finish(l, outcomes[i], unknown)
 	}
 	return nil
 }
 
 // finish forgets a loss that is settled. If that is not known, the index tells
-// where the message is. q.mu is held.
-func (q *Queue) finish(l *loss, o outcome, unknown bool) {
+// where the message is. Queue.mu is held.
+func (sh *shard) finish(l *loss, o outcome, unknown bool) {
+	q := sh.q
 	if l.how == expired && o.settled && !unknown {
 		q.counts.expired.Add(1)
 		q.s.meters.expired.Add(1, q.s.meters.database, q.name)
@@ -174,14 +184,15 @@ func (q *Queue) finish(l *loss, o outcome, unknown bool) {
 	}
 	q.forget(l.entry)
 	if unknown {
-		q.lower(l.entry.due)
+		sh.lower(l.entry.due)
 	}
 	if !o.gone {
-		q.lower(o.due)
+		sh.lower(o.due)
 	}
 }
 
-func (q *Queue) settleIn(tx *kv.Tx, batch []*loss) ([]outcome, error) {
+func (sh *shard) settleIn(tx *kv.Tx, batch []*loss) ([]outcome, error) {
+	q := sh.q
 	keys := make([][]byte, len(batch))
 	for i, l := range batch {
 		keys[i] = []byte(l.entry.key)
@@ -230,6 +241,11 @@ func (q *Queue) next(r *record, l *loss, now time.Time) (dead bool) {
 		r.due = l.entry.end
 		return false
 	}
+	return q.lose(r, l, now)
+}
+
+// lose counts a lost lease, and decides when the message is due again.
+func (q *Queue) lose(r *record, l *loss, now time.Time) (dead bool) {
 	settings := q.settings.Load()
 	r.lost++
 	if l.reason != "" {
@@ -248,36 +264,28 @@ func (q *Queue) next(r *record, l *loss, now time.Time) (dead bool) {
 
 // audit reads the ready index from its beginning to where the dispatcher is, and
 // sends it back if it finds a message that nobody deals with: its commit became
-// visible late, or another process made it. It also refreshes what the metrics
-// show.
-func (q *Queue) audit(ctx context.Context) error {
+// visible late.
+func (sh *shard) audit(ctx context.Context) error {
+	q := sh.q
 	q.mu.Lock()
-	end, holding := q.cursor, q.holding
+	end, holding := sh.cursor, sh.holding
 	q.mu.Unlock()
-	if !holding {
-		err := q.s.db.Scan(ctx, readySpace, kv.Range{Start: q.prefix, End: end}, func(row kv.Row) bool {
-			return !q.missed(row.Key)
-		})
-		if err != nil {
-			return fmt.Errorf("audit: %w", err)
-		}
+	if holding {
+		return nil
 	}
-	oldest, err := q.oldestTime(ctx)
+	err := q.s.db.Scan(ctx, readySpace, kv.Range{Start: sh.prefix, End: end}, func(row kv.Row) bool {
+		return !sh.missed(row.Key)
+	})
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	dead, err := q.deadLetters(ctx)
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	q.counts.oldest.Store(oldest)
-	q.counts.dead.Store(dead)
 	return nil
 }
 
 // missed sends the dispatcher back to an index row if nobody deals with its
 // message.
-func (q *Queue) missed(indexKey []byte) bool {
+func (sh *shard) missed(indexKey []byte) bool {
+	q := sh.q
 	due, k, err := q.splitTimeKey(indexKey)
 	if err != nil {
 		return false
@@ -287,7 +295,7 @@ func (q *Queue) missed(indexKey []byte) bool {
 	if q.known[string(k)] != nil {
 		return false
 	}
-	q.lower(due)
+	sh.lower(due)
 	return true
 }
 
@@ -298,10 +306,18 @@ func (q *Queue) missed(indexKey []byte) bool {
 //
 // The error is ErrLeaseLost if the lease is no longer alive. After any other error,
 // also that of ctx, the lease is over nevertheless, and the service goes on trying
-// to write that down.
+// to write that down, as long as it delivers the message's part of the queue.
 func (q *Queue) Retry(ctx context.Context, leaseToken string, rest time.Duration, reason string) error {
-	l, err := q.giveBack(leaseToken, rest, reason)
-	if err == nil {
+	t, ok := q.s.tokens.decode(leaseToken)
+	if !ok || t.queue != q.number {
+		return fmt.Errorf("queue: retry in %q: %w: not a token of this queue", q.name, kv.ErrInvalid)
+	}
+	l, err := q.giveBack(t, rest, reason[:min(len(reason), maxReasonSize)])
+	switch {
+	case err != nil:
+	case l == nil:
+		err = q.retryStored(ctx, t, rest, reason[:min(len(reason), maxReasonSize)])
+	default:
 		select {
 		case err = <-l.done:
 		case <-q.gone:
@@ -316,21 +332,22 @@ func (q *Queue) Retry(ctx context.Context, leaseToken string, rest time.Duration
 	return nil
 }
 
-func (q *Queue) giveBack(leaseToken string, rest time.Duration, reason string) (*loss, error) {
-	t, ok := q.s.tokens.decode(leaseToken)
-	if !ok || t.queue != q.number {
-		return nil, fmt.Errorf("%w: not a token of this queue", kv.ErrInvalid)
-	}
+// giveBack ends a lease. The result is nil if this process does not own the shard.
+func (q *Queue) giveBack(t token, rest time.Duration, reason string) (*loss, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	sh := q.shardOf(t.key)
+	if sh == nil && q.running && q.err == nil {
+		return nil, nil
+	}
 	e := q.known[t.key]
 	if e == nil || e.state != leased || e.lease != t.lease || !e.end.After(q.s.clock.Now()) {
 		return nil, ErrLeaseLost
 	}
-	heap.Remove(&q.leases, e.index)
+	heap.Remove(&sh.leases, e.index)
 	e.state = lost
-	l := &loss{entry: e, how: returned, rest: rest, reason: reason[:min(len(reason), maxReasonSize)], done: make(chan error, 1)}
-	q.losses = append(q.losses, l)
-	signal(q.ended)
+	l := &loss{entry: e, how: returned, rest: rest, reason: reason, done: make(chan error, 1)}
+	sh.losses = append(sh.losses, l)
+	signal(sh.ended)
 	return l, nil
 }

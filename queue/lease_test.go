@@ -530,7 +530,7 @@ func TestStatsAndMetricsOfTheSpecification(t *testing.T) {
 		w.expect(q, 1, "b")
 		pass(40 * time.Second) // b dies: no, it waits, ready after one lost lease
 		st, err := q.Stats(w.t.Context())
-		want := Stats{Ready: 2, Sent: 3, Acked: 1, Expired: 1, OldestAge: 40 * time.Second}
+		want := Stats{Shards: 1, Ready: 2, Sent: 3, Acked: 1, Expired: 1, OldestAge: 40 * time.Second}
 		if err != nil || st != want {
 			t.Errorf("stats %+v, %v; want %+v", st, err, want)
 		}
@@ -573,8 +573,9 @@ func TestBufferIsBoundedInCountAndBytes(t *testing.T) {
 			t.Helper()
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			if len(q.ready) > bufferCount || len(q.known) > bufferCount+n || q.readyBytes > bufferBytes {
-				t.Errorf("%d ready of %d bytes, %d known", len(q.ready), q.readyBytes, len(q.known))
+			sh := q.shards[0]
+			if len(sh.ready) > bufferCount || len(q.known) > bufferCount+n || sh.readyBytes > bufferBytes {
+				t.Errorf("%d ready of %d bytes, %d known", len(sh.ready), sh.readyBytes, len(q.known))
 			}
 		}
 		check(0)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,15 +57,30 @@ func (q *Queue) List(ctx context.Context, start, end []byte, n int) ([]Message, 
 // Peek returns up to n messages in the order in which they are due, leased ones and
 // those due in the future included. It takes no leases.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Message, error) {
-	places, err := q.scanTimes(ctx, readySpace, kv.Range{Start: q.prefix, Limit: n}, nil)
+	var places []timePlace
+	var err error
+	for i := 0; i < len(q.shards) && err == nil; i++ {
+		var some []timePlace
+		some, err = q.scanTimes(ctx, readySpace, i, n, nil)
+		places = append(places, some...)
+	}
 	var list []Message
 	if err == nil {
-		list, err = q.read(ctx, places)
+		list, err = q.read(ctx, earliest(places, n))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("queue: peek into %q: %w", q.name, err)
 	}
 	return list, nil
+}
+
+// earliest returns the first n places in the order of time; of one shard they are in it
+// already.
+func earliest(places []timePlace, n int) []timePlace {
+	slices.SortStableFunc(places, func(a, b timePlace) int {
+		return cmp.Or(a.at.Compare(b.at), bytes.Compare(a.key, b.key))
+	})
+	return places[:min(n, len(places))]
 }
 
 // Oldest returns up to n messages, those with the earliest delivery times first,
@@ -88,15 +104,28 @@ type timePlace struct {
 	key []byte
 }
 
-// oldest merges the messages that have been moved with the ready index, in which
-// those that have not lie at their delivery times.
+// oldest returns places of the messages with the earliest delivery times.
 func (q *Queue) oldest(ctx context.Context, n int) ([]timePlace, error) {
-	moved, err := q.scanTimes(ctx, movedSpace, kv.Range{Start: q.prefix, Limit: n}, nil)
+	var all []timePlace
+	for i := range q.shards {
+		some, err := q.oldestOf(ctx, i, n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return earliest(all, n), nil
+}
+
+// oldestOf merges the messages of a shard that have been moved with its ready index,
+// in which those that have not lie at their delivery times.
+func (q *Queue) oldestOf(ctx context.Context, shard, n int) ([]timePlace, error) {
+	moved, err := q.scanTimes(ctx, movedSpace, shard, n, nil)
 	if err != nil {
 		return nil, err
 	}
 	unmoved := 0
-	fresh, err := q.scanTimes(ctx, readySpace, kv.Range{Start: q.prefix}, func(p timePlace, isMoved bool) (keep, goOn bool) {
+	fresh, err := q.scanTimes(ctx, readySpace, shard, 0, func(p timePlace, isMoved bool) (keep, goOn bool) {
 		// What lies behind n older ones is not asked for. Before that place there
 		// are at most n moved ones, because these are due after their delivery
 		// times.
@@ -108,12 +137,7 @@ func (q *Queue) oldest(ctx context.Context, n int) ([]timePlace, error) {
 		}
 		return !isMoved, true
 	})
-	if err != nil {
-		return nil, err
-	}
-	all := append(moved, fresh...)
-	slices.SortStableFunc(all, func(a, b timePlace) int { return a.at.Compare(b.at) })
-	return all[:min(n, len(all))], nil
+	return append(moved, fresh...), err
 }
 
 // oldestTime is the delivery time of the oldest message in Unix nanoseconds, 0 if
@@ -126,10 +150,11 @@ func (q *Queue) oldestTime(ctx context.Context) (int64, error) {
 	return places[0].at.UnixNano(), nil
 }
 
-// scanTimes reads rows of an index of times. The End of r is that of the queue.
+// scanTimes reads up to limit rows of a shard in an index of times; 0 is no limit.
 // choose, if not nil, says which to keep and whether to go on.
-func (q *Queue) scanTimes(ctx context.Context, space string, r kv.Range, choose func(p timePlace, moved bool) (keep, goOn bool)) ([]timePlace, error) {
-	r.End = kv.PrefixEnd(q.prefix)
+func (q *Queue) scanTimes(ctx context.Context, space string, shard, limit int, choose func(p timePlace, moved bool) (keep, goOn bool)) ([]timePlace, error) {
+	r := kv.Prefix(q.shardPrefix(shard))
+	r.Limit = limit
 	var places []timePlace
 	var bad error
 	err := q.s.db.Scan(ctx, space, r, func(row kv.Row) bool {
@@ -139,7 +164,7 @@ func (q *Queue) scanTimes(ctx context.Context, space string, r kv.Range, choose 
 		}
 		keep, goOn := true, true
 		if choose != nil {
-			_, moved := splitReadyValue(row.Value)
+			_, moved, _ := splitReadyValue(row.Value)
 			keep, goOn = choose(p, moved)
 		}
 		if keep {

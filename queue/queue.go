@@ -25,50 +25,39 @@ type Queue struct {
 	prefix   []byte // of all its rows
 	settings atomic.Pointer[Settings]
 
-	// more tells the dispatcher to look at the ready index, ended tells the
-	// keeper to look at the leases.
-	more, ended chan struct{}
-	counts      counts
+	counts counts
 
-	mu sync.Mutex // guards what follows
+	// demand tells the queue's loop that somebody receives.
+	demand chan struct{}
+
+	mu sync.Mutex // guards what follows, and what belongs to shards
 	// err is why nothing is delivered any more, nil before.
 	err error
 	// gone is closed when err is set.
 	gone chan struct{}
-	// known has every message that this process is dealing with. The dispatcher
-	// takes no other.
-	known map[string]*entry
-	// ready are the messages that can be handed out, by due time, then key.
-	ready      []*entry
-	readyBytes int
-	leases     leaseHeap
-	// last is the lease given out last. Its run is 0 until Run has begun.
-	last      leaseID
+	// running: Run has begun.
+	running bool
+	// shards has those that this process owns, at their numbers; nil elsewhere. owned
+	// is how many these are.
+	shards []*shard
+	owned  int
+	// known has every message that this process is dealing with. Dispatchers take
+	// no other.
+	known     map[string]*entry
 	receivers []*receiver
-	// cursor is up to where the ready index has been read; lowered, if not nil,
-	// is the lowest place where it has changed since. nextScan is when to look
-	// behind the cursor without a signal; it is zero while something that is due
-	// is known to lie there.
-	cursor, lowered []byte
-	nextScan        time.Time
+	// receives counts calls of Receive; served is how many there were when the shards
+	// were given back because there were no more.
+	receives, served uint64
 	// departed has keys of messages that were removed, or left memory, perhaps before
 	// their sender has reported that they exist; departures counts how often it was
 	// emptied.
 	departed   map[string]struct{}
 	departures uint64
-	// fetchCount and fetchBytes are the room that is kept for what is being read.
-	fetchCount, fetchBytes int
-	// holding: messages due up to Service.opened are left alone until holdEnd.
-	holding bool
-	holdEnd time.Time
-	// losses wait for the keeper; keeperDue is when it looks next at the latest.
-	losses    []*loss
-	keeperDue time.Time
 }
 
-// leaseID names a lease of a queue for ever: runs of a service are numbered, and
-// leases in a run.
-type leaseID struct{ run, sequence uint64 }
+// leaseID names a lease of a shard for ever: ownerships of a shard are numbered, and
+// leases in an ownership.
+type leaseID struct{ epoch, sequence uint64 }
 
 // state of an entry.
 type state int
@@ -76,16 +65,17 @@ type state int
 const (
 	// fetching: the dispatcher reads the message's row.
 	fetching state = iota
-	// ready: in Queue.ready, with its payload.
+	// ready: in shard.ready, with its payload.
 	ready
-	// leased: in Queue.leases; somebody has it.
+	// leased: in shard.leases; somebody has it.
 	leased
-	// lost: in Queue.losses; its lease is over, and the keeper writes that down.
+	// lost: in shard.losses; its lease is over, and the keeper writes that down.
 	lost
 )
 
 // entry is a message in memory.
 type entry struct {
+	shard   *shard
 	key     string
 	state   state
 	version kv.Version // of the row; 0 while fetching
@@ -122,15 +112,14 @@ func newQueue(s *Service, name string, e catalogEntry) *Queue {
 		name:   name,
 		number: e.Number,
 		prefix: key.AppendUint(nil, e.Number),
-		more:   make(chan struct{}, 1),
-		ended:  make(chan struct{}, 1),
+		demand: make(chan struct{}, 1),
 		gone:   make(chan struct{}),
+		shards: make([]*shard, max(1, e.Settings.Shards)),
 		known:  map[string]*entry{},
 
 		departed: map[string]struct{}{},
 	}
 	q.settings.Store(&e.Settings)
-	q.cursor = q.prefix
 	return q
 }
 
@@ -145,7 +134,9 @@ func (q *Queue) configure(s Settings) {
 	defer q.mu.Unlock()
 	q.settings.Store(&s)
 	q.handOut()
-	signal(q.more)
+	for sh := range q.ownedShards() {
+		signal(sh.more)
+	}
 }
 
 // NewKey returns a key that no other message has: 16 bytes that begin with the
@@ -227,6 +218,8 @@ func (q *Queue) Receive(ctx context.Context, max int) ([]Message, error) {
 func (q *Queue) takeOrWait(max int) ([]Message, *receiver) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.receives++
+	signal(q.demand)
 	// Nothing is ready while others wait: see handOut.
 	if batch := q.take(max); len(batch) > 0 {
 		return batch, nil
@@ -293,34 +286,64 @@ func (q *Queue) handOut() {
 // take leases up to max ready messages. q.mu is held.
 func (q *Queue) take(max int) []Message {
 	settings := q.settings.Load()
-	n := min(max, len(q.ready))
-	if n == 0 || q.err != nil || settings.DisableDelivery {
+	if q.err != nil || settings.DisableDelivery {
+		return nil
+	}
+	var few [8]*shard
+	sources := q.sources(few[:0])
+	if len(sources) == 0 {
 		return nil
 	}
 	now := q.s.clock.Now()
 	end := now.Add(settings.Lease)
-	batch := make([]Message, n)
-	for i, e := range q.ready[:n] {
-		q.readyBytes -= e.size
-		q.lease(e, end)
-		batch[i] = e.message(q)
-		e.record.payload = nil
+	var batch []Message
+	for len(batch) < max {
+		sh := first(sources)
+		if sh == nil {
+			break
+		}
+		n := 1
+		if len(sources) == 1 {
+			n = min(max, len(sh.ready))
+		}
+		batch = slices.Grow(batch, n)
+		for _, e := range sh.ready[:n] {
+			sh.readyBytes -= e.size
+			sh.grant(e, end)
+			batch = append(batch, e.message(q))
+			e.record.payload = nil
+		}
+		sh.ready = slices.Delete(sh.ready, 0, n)
 	}
-	q.ready = slices.Delete(q.ready, 0, n)
-	if q.behind(now) && len(q.ready) <= bufferCount/2 {
-		signal(q.more)
+	for _, sh := range sources {
+		if sh.behind(now) && len(sh.ready) <= sh.most()/2 {
+			signal(sh.more)
+		}
 	}
 	return batch
 }
 
-// lease puts e under a new lease. q.mu is held.
-func (q *Queue) lease(e *entry, end time.Time) {
-	q.last.sequence++
-	e.state, e.lease, e.end = leased, q.last, end
-	heap.Push(&q.leases, e)
-	if end.Before(q.keeperDue) {
-		signal(q.ended)
+// sources appends the shards that have something to hand out and surely are this
+// process's. q.mu is held.
+func (q *Queue) sources(sources []*shard) []*shard {
+	for sh := range q.ownedShards() {
+		if len(sh.ready) > 0 && !sh.leaving && sh.lease.Valid() {
+			sources = append(sources, sh)
+		}
 	}
+	return sources
+}
+
+// first returns the shard whose first message is the first of all, nil if none is
+// ready.
+func first(sources []*shard) *shard {
+	var best *shard
+	for _, sh := range sources {
+		if len(sh.ready) > 0 && (best == nil || sh.ready[0].compare(best.ready[0]) < 0) {
+			best = sh
+		}
+	}
+	return best
 }
 
 func (e *entry) message(q *Queue) Message {
@@ -348,40 +371,11 @@ func (q *Queue) release(batch []Message) {
 		if e == nil || e.state != leased || e.lease != batch[i].lease {
 			continue
 		}
-		heap.Remove(&q.leases, e.index)
+		heap.Remove(&e.shard.leases, e.index)
 		e.record.payload = batch[i].Payload
-		q.makeReady(e)
+		e.shard.makeReady(e)
 	}
 	q.handOut()
-}
-
-// room reports whether there is room for one more message. q.mu is held.
-func (q *Queue) room(e *entry) bool {
-	count, size := len(q.ready)+q.fetchCount, q.readyBytes+q.fetchBytes
-	return count < bufferCount && (count == 0 || size+e.size <= bufferBytes)
-}
-
-// fetch notes that the row of e is going to be read, if there is room for the
-// message. q.mu is held.
-func (q *Queue) fetch(e *entry) bool {
-	if !q.room(e) {
-		return false
-	}
-	q.known[e.key] = e
-	q.fetchCount++
-	q.fetchBytes += e.size
-	return true
-}
-
-// makeReady puts e in its place among the ready. q.mu is held.
-func (q *Queue) makeReady(e *entry) {
-	e.state = ready
-	q.readyBytes += e.size
-	at := len(q.ready)
-	if at > 0 && q.ready[at-1].compare(e) > 0 {
-		at, _ = slices.BinarySearchFunc(q.ready, e, (*entry).compare)
-	}
-	q.ready = slices.Insert(q.ready, at, e)
 }
 
 // forget removes e from memory. q.mu is held.
@@ -390,13 +384,13 @@ func (q *Queue) forget(e *entry) {
 	if !e.reported {
 		q.depart(e.key)
 	}
-	switch e.state {
+	switch sh := e.shard; e.state {
 	case ready:
-		at, _ := slices.BinarySearchFunc(q.ready, e, (*entry).compare)
-		q.ready = slices.Delete(q.ready, at, at+1)
-		q.readyBytes -= e.size
+		at, _ := slices.BinarySearchFunc(sh.ready, e, (*entry).compare)
+		sh.ready = slices.Delete(sh.ready, at, at+1)
+		sh.readyBytes -= e.size
 	case leased:
-		heap.Remove(&q.leases, e.index)
+		heap.Remove(&sh.leases, e.index)
 	}
 }
 
@@ -408,10 +402,15 @@ const departedCount = 1024
 // q.mu is held.
 func (q *Queue) depart(k string) {
 	if len(q.departed) >= departedCount {
-		clear(q.departed)
-		q.departures++
+		q.departAll()
 	}
 	q.departed[k] = struct{}{}
+}
+
+// departAll says that any message may be gone when its sender reports. q.mu is held.
+func (q *Queue) departAll() {
+	clear(q.departed)
+	q.departures++
 }
 
 // departing notes messages that are going to be removed.

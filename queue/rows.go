@@ -32,6 +32,8 @@ type record struct {
 	lost         int // leases lost so far
 	reason       string
 	payload      []byte
+	// prompt: it was due when it was sent. Only the ready index keeps that.
+	prompt bool
 }
 
 // moved reports whether due is no longer the delivery time.
@@ -127,16 +129,29 @@ func (q *Queue) messageKey(k []byte) []byte {
 	return append(append(make([]byte, 0, len(q.prefix)+len(k)), q.prefix...), k...)
 }
 
-// timeKey is the key in readySpace and movedSpace; with an empty k, the place
-// before all messages of that time.
+// shardPrefix begins the keys of a shard in readySpace and movedSpace.
+func (q *Queue) shardPrefix(number int) []byte {
+	return append(append(make([]byte, 0, len(q.prefix)+1), q.prefix...), byte(number))
+}
+
+// timeKey is the key of a message in readySpace and movedSpace.
 func (q *Queue) timeKey(t time.Time, k []byte) []byte {
-	b := append(make([]byte, 0, len(q.prefix)+8+len(k)), q.prefix...)
-	return append(key.AppendTime(b, t), k...)
+	b := append(make([]byte, 0, len(q.prefix)+9+len(k)), q.prefix...)
+	return append(key.AppendTime(append(b, byte(q.shardNumber(k))), t), k...)
+}
+
+// timePlace is the place before all messages of a time.
+func (sh *shard) timePlace(t time.Time) []byte {
+	b := append(make([]byte, 0, len(sh.prefix)+8), sh.prefix...)
+	return key.AppendTime(b, t)
 }
 
 // splitTimeKey is the inverse of timeKey. The message key points into b.
 func (q *Queue) splitTimeKey(b []byte) (time.Time, []byte, error) {
-	r := key.NewReader(b[len(q.prefix):])
+	if len(b) <= len(q.prefix) {
+		return time.Time{}, nil, fmt.Errorf("%w: key in an index of queue %s", kv.ErrCorrupt, q.name)
+	}
+	r := key.NewReader(b[len(q.prefix)+1:])
 	t := r.Time()
 	if r.Err() != nil {
 		return time.Time{}, nil, fmt.Errorf("%w: key in an index of queue %s", kv.ErrCorrupt, q.name)
@@ -146,16 +161,18 @@ func (q *Queue) splitTimeKey(b []byte) (time.Time, []byte, error) {
 
 // readyValue is what a row in readySpace says about its message.
 func readyValue(r *record) []byte {
-	v := uint64(len(r.payload)) << 1
+	v := uint64(len(r.payload)) << 2
 	if r.moved() {
 		v |= 1
+	} else if r.prompt {
+		v |= 2
 	}
 	return binary.AppendUvarint(nil, v)
 }
 
-func splitReadyValue(b []byte) (size int, moved bool) {
+func splitReadyValue(b []byte) (size int, moved, prompt bool) {
 	v, _ := binary.Uvarint(b)
-	return int(v >> 1), v&1 != 0
+	return int(v >> 2), v&1 != 0, v&2 != 0
 }
 
 // put writes a message to its row and into the indexes. From then on the payload of r

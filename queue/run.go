@@ -11,23 +11,13 @@ import (
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
-// stopTime bounds how long Run goes on after its context has ended, to store which
-// leases live.
-const stopTime = 10 * time.Second
-
-// errGone ends the loops of a queue that delivers no more.
-var errGone = errors.New("queue is gone")
-
-// lastRun is the catalog's row about runs.
-type lastRun struct {
-	Number uint64
-	// Clean: the run ended in order, all leases that lived are stored.
-	Clean bool
-}
+// catalogEvery is how often a process looks for queues that others have created,
+// changed or dropped.
+const catalogEvery = 3 * time.Second
 
 // Run delivers messages until ctx ends. Then receivers get ErrStopped, living
 // leases are stored, and Run returns nil, or why they could not be stored; in that
-// case the next Run holds messages back. It can be called once.
+// case whoever delivers next holds messages back. It can be called once.
 func (s *Service) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.begun
@@ -37,68 +27,64 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("queue: run: %w: called twice", kv.ErrInvalid)
 	}
 	defer s.stop()
-	number, clean, err := s.begin(ctx)
+	err := s.begin(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil // it ended before anything was delivered
 	}
 	if err != nil {
 		return fmt.Errorf("queue: run: begin: %w", err)
 	}
+	leasing := s.runLeases(ctx)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer s.stop()
-		s.start(running, group, number, clean)
+		s.start(running, group)
 		return nil
 	})
-	if err := group.Wait(); err != nil {
-		return fmt.Errorf("queue: run: %w", err)
+	if !s.leases.Exclusive() {
+		group.Go(func() error { return s.follow(running) })
+		group.Go(func() error { s.listen(running); return nil })
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
-	defer cancel()
-	if err := s.end(ctx, number); err != nil {
-		return fmt.Errorf("queue: run: store leases: %w", err)
+	err = group.Wait()
+	if err = errors.Join(err, leasing()); err != nil {
+		return fmt.Errorf("queue: run: %w", err)
 	}
 	return nil
 }
 
-// begin notes that leases are unknown from now on, and loads all queues.
-func (s *Service) begin(ctx context.Context) (number uint64, clean bool, err error) {
-	last := lastRun{Clean: true}
-	_, err = s.db.Update(ctx, func(tx *kv.Tx) error {
-		last = lastRun{Clean: true}
-		if _, err := catalogGet(tx, runKey(), &last); err != nil {
-			return err
-		}
-		return catalogPut(tx, runKey(), lastRun{Number: last.Number + 1})
-	})
-	if err != nil {
-		return 0, false, err
+// runLeases runs the lease manager if the service has made it. The result ends that.
+func (s *Service) runLeases(ctx context.Context) (end func() error) {
+	if !s.ownLeases {
+		return func() error { return nil }
 	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ran := make(chan error, 1)
+	go func() { ran <- s.leases.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-ran
+	}
+}
+
+// begin removes what is left of dropped queues, and loads all others.
+func (s *Service) begin(ctx context.Context) error {
 	if err := s.sweepDropped(ctx); err != nil {
-		return 0, false, err
+		return err
 	}
-	names, err := s.Names(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	for _, name := range names {
-		if _, err := s.Queue(ctx, name); err != nil && !errors.Is(err, ErrQueueNotFound) {
-			return 0, false, err
-		}
-	}
-	return last.Number + 1, last.Clean, nil
+	return s.refresh(ctx)
 }
 
 // start runs each queue, and each one that is added later.
-func (s *Service) start(ctx context.Context, group *errgroup.Group, number uint64, clean bool) {
+func (s *Service) start(ctx context.Context, group *errgroup.Group) {
 	started := map[*Queue]bool{}
 	for {
 		present := map[*Queue]bool{}
 		for _, q := range s.loadedQueues() {
 			present[q] = true
 			if !started[q] {
-				q.prepare(number, clean)
-				group.Go(func() error { return q.run(ctx) })
+				q.begin()
+				group.Go(func() error { return q.compete(ctx) })
+				group.Go(func() error { return q.observe(ctx) })
 			}
 		}
 		started = present
@@ -110,33 +96,11 @@ func (s *Service) start(ctx context.Context, group *errgroup.Group, number uint6
 	}
 }
 
-// prepare tells q about the run that it is part of.
-func (q *Queue) prepare(number uint64, clean bool) {
+// begin notes that Run has begun.
+func (q *Queue) begin() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	settings := q.settings.Load()
-	q.last.run = number
-	q.holding = !clean && !settings.LocalReceivers
-	q.holdEnd = q.s.clock.Now().Add(settings.Lease)
-}
-
-// run delivers until ctx ends or the queue is dropped.
-func (q *Queue) run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return q.dispatch(ctx) })
-	group.Go(func() error { return q.keep(ctx) })
-	group.Go(func() error {
-		select {
-		case <-q.gone:
-			return errGone
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	if err := group.Wait(); !errors.Is(err, errGone) {
-		return err
-	}
-	return nil
+	q.running = true
 }
 
 // stop ends all deliveries.
@@ -149,53 +113,93 @@ func (s *Service) stop() {
 	}
 }
 
-// end stores the leases that live, and that this is all there is to know.
-func (s *Service) end(ctx context.Context, number uint64) error {
-	for _, q := range s.loadedQueues() {
-		if err := q.park(ctx); err != nil {
-			return fmt.Errorf("queue %q: %w", q.name, err)
-		}
-	}
-	_, err := s.db.Update(ctx, func(tx *kv.Tx) error {
-		var last lastRun
-		if _, err := catalogGet(tx, runKey(), &last); err != nil {
-			return err
-		}
-		if last.Number != number {
-			return fmt.Errorf("%w: another run has begun meanwhile", kv.ErrInvalid)
-		}
-		return catalogPut(tx, runKey(), lastRun{Number: number, Clean: true})
-	})
-	return err
-}
-
-// park makes each leased message due when its lease ends. Nothing else works on
-// the queue's leases any more.
-func (q *Queue) park(ctx context.Context) error {
+// follow keeps the queues in memory as the catalog says, until ctx ends.
+func (s *Service) follow(ctx context.Context) error {
+	timer := time.NewTimer(catalogEvery)
+	defer timer.Stop()
 	for {
-		batch, _ := q.nextLosses(q.s.clock.Now())
-		if len(batch) == 0 && !q.parkLeases() {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-timer.C:
+		case <-s.stale:
 		}
-		if len(batch) > 0 {
-			if err := q.settle(ctx, batch); err != nil {
-				return err
-			}
+		err := s.refresh(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, kv.ErrClosed):
+			return err
+		case err != nil:
+			s.log.Error("queue: reading the catalog failed", "error", err)
 		}
+		timer.Reset(catalogEvery)
 	}
 }
 
-// parkLeases turns the leases into losses. It reports whether there are any.
-func (q *Queue) parkLeases() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.settings.Load().LocalReceivers {
-		return false
+// refresh takes over what other processes have changed in the catalog.
+func (s *Service) refresh(ctx context.Context) error {
+	s.ddl.Lock()
+	defer s.ddl.Unlock()
+	entries := map[string]catalogEntry{}
+	var bad error
+	err := s.db.Scan(ctx, catalogSpace, kv.Prefix([]byte{'q'}), func(row kv.Row) bool {
+		var e catalogEntry
+		if bad = catalogDecode(row, &e); bad == nil {
+			entries[string(row.Key[1:])] = e
+		}
+		return bad == nil
+	})
+	if err := errors.Join(err, bad); err != nil {
+		return err
 	}
-	for _, e := range q.leases {
-		e.state = lost
-		q.losses = append(q.losses, &loss{entry: e, how: parked, done: make(chan error, 1)})
+	for _, q := range s.loadedQueues() {
+		e, exists := entries[q.name]
+		switch {
+		case !exists || e.Number != q.number:
+			s.unload(q.name)
+		case e.Settings != q.Settings():
+			q.configure(e.Settings)
+			delete(entries, q.name)
+		default:
+			delete(entries, q.name)
+		}
 	}
-	q.leases = nil
-	return len(q.losses) > 0
+	for name, e := range entries {
+		s.adopt(name, e)
+	}
+	return nil
+}
+
+// observe refreshes what the metrics show of the queue, until ctx ends or the queue is
+// dropped.
+func (q *Queue) observe(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-q.gone:
+			return nil
+		case <-timer.C:
+		}
+		oldest, err := q.oldestTime(ctx)
+		var dead int64
+		if err == nil {
+			dead, err = q.deadLetters(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, kv.ErrClosed):
+			return err
+		case err != nil:
+			q.s.log.Error("queue: counting failed", "queue", q.name, "error", err)
+		default:
+			q.counts.oldest.Store(oldest)
+			q.counts.dead.Store(dead)
+		}
+		timer.Reset(auditEvery)
+	}
 }

@@ -73,12 +73,13 @@ func (q *Queue) send(tx *kv.Tx, messages []Outgoing) error {
 			}
 		}
 		deliver := m.DeliverTime.UTC()
-		if deliver.Before(now) {
+		prompt := !deliver.After(now)
+		if prompt {
 			deliver = now
 		}
 		e := &entries[i]
 		*e = entry{key: string(m.Key), due: deliver, size: len(m.Payload) + len(m.Key)}
-		e.record = record{deliver: deliver, due: deliver, payload: m.Payload}
+		e.record = record{deliver: deliver, due: deliver, payload: m.Payload, prompt: prompt}
 		q.put(tx, refs[i], &e.record)
 	}
 	tx.AfterCommit(func(v kv.Version, err error) { q.sent(entries, departures, v, err) })
@@ -105,15 +106,21 @@ func (q *Queue) sent(entries []entry, departures uint64, v kv.Version, err error
 	}
 	now := q.s.clock.Now()
 	q.mu.Lock()
-	defer q.mu.Unlock()
+	var elsewhere []int
 	for i := range entries {
 		e := &entries[i]
 		e.version = v
-		if err != nil || departures != q.departures || !q.arrive(e, now) {
-			q.lower(e.due)
+		sh := q.shardOf(e.key)
+		switch {
+		case sh == nil:
+			elsewhere = append(elsewhere, q.shardNumber([]byte(e.key)))
+		case err != nil || departures != q.departures || !sh.arrive(e, now):
+			sh.lower(e.due)
 		}
 	}
 	q.handOut()
+	q.mu.Unlock()
+	q.hint(elsewhere)
 }
 
 // Ack acknowledges messages: they are removed when the transaction commits. Whether
@@ -221,7 +228,7 @@ func (q *Queue) deleted(keys [][]byte, counted bool, v kv.Version, err error) {
 		case e.state == fetching, e.state == ready && err != nil:
 			// What was read may be the message that is gone, or the next one.
 			q.forget(e)
-			q.lower(e.due)
+			e.shard.lower(e.due)
 		case err == nil && e.version < v:
 			q.forget(e)
 		case err != nil:

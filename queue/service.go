@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/key"
+	"github.com/holdfast-dev/holdfast/lease"
 	"github.com/holdfast-dev/holdfast/metrics"
 )
 
@@ -27,6 +28,12 @@ type Options struct {
 	Rand io.Reader
 	// Clock decides what is due and which lease lives. Default clock.System.
 	Clock clock.Clock
+	// Leases decide which process delivers what. Their Run must go on for longer than
+	// that of the Service. Nil stands for leases of its own: then no other process
+	// can have the engine open.
+	Leases *lease.Manager
+	// Shards is Settings.Shards of queues that do not say. Default 1.
+	Shards int
 	// Database is the value of the label "database" of all metrics.
 	Database string
 	// Metrics and Log may be nil.
@@ -34,7 +41,8 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Service owns the queues of one engine. It is safe for concurrent use.
+// Service is this process's part in the queues of an engine. It is safe for concurrent
+// use.
 type Service struct {
 	db     *kv.DB
 	clock  clock.Clock
@@ -43,8 +51,15 @@ type Service struct {
 	tokens tokenCodec
 	meters *meters
 	opened time.Time
-	// changed tells Run that queues holds one that it has not started.
-	changed chan struct{}
+	// leases were made by this service if ownLeases.
+	leases    *lease.Manager
+	ownLeases bool
+	shards    int
+	// lookAround is not zero if other processes send too.
+	lookAround time.Duration
+	// changed tells Run that queues holds one that it has not started, stale that
+	// the catalog may have changed.
+	changed, stale chan struct{}
 
 	// ddl is held while the catalog and queues change together.
 	ddl sync.Mutex
@@ -79,8 +94,21 @@ func Open(ctx context.Context, db *kv.DB, opts Options) (*Service, error) {
 		log:     opts.Log,
 		tokens:  newTokenCodec(opts.TokenKey),
 		opened:  opts.Clock.Now(),
+		leases:  opts.Leases,
+		shards:  max(1, opts.Shards),
 		changed: make(chan struct{}, 1),
+		stale:   make(chan struct{}, 1),
 		queues:  map[string]*Queue{},
+	}
+	if s.leases == nil {
+		leases, err := lease.Open(ctx, db, lease.Options{Rand: opts.Rand, Exclusive: true, Log: opts.Log})
+		if err != nil {
+			return nil, fmt.Errorf("queue: open: %w", err)
+		}
+		s.leases, s.ownLeases = leases, true
+	}
+	if !s.leases.Exclusive() {
+		s.lookAround = lookAround
 	}
 	s.meters = newMeters(opts.Metrics, opts.Database, s)
 	return s, nil
@@ -96,7 +124,6 @@ func queueKey(name string) []byte       { return append([]byte{'q'}, name...) }
 func droppedKey(number uint64) []byte   { return key.AppendUint([]byte{'d'}, number) }
 func deadCountKey(number uint64) []byte { return key.AppendUint([]byte{'c'}, number) }
 func lastNumberKey() []byte             { return []byte{'n'} }
-func runKey() []byte                    { return []byte{'r'} }
 
 // catalogPut writes v as a row.
 func catalogPut(tx *kv.Tx, k []byte, v any) error {
@@ -141,6 +168,9 @@ func (s *Service) Create(ctx context.Context, name string, settings Settings) (*
 	s.ddl.Lock()
 	defer s.ddl.Unlock()
 	e := catalogEntry{Settings: settings}
+	if e.Settings.Shards == 0 {
+		e.Settings.Shards = s.shards
+	}
 	err := e.Settings.complete()
 	if err == nil && (name == "" || len(name) > maxNameSize) {
 		err = fmt.Errorf("%w: name of %d bytes", kv.ErrInvalid, len(name))
@@ -151,6 +181,7 @@ func (s *Service) Create(ctx context.Context, name string, settings Settings) (*
 	if err != nil {
 		return nil, fmt.Errorf("queue: create %q: %w", name, err)
 	}
+	s.announce()
 	return s.adopt(name, e), nil
 }
 
@@ -228,7 +259,8 @@ func (s *Service) Names(ctx context.Context) ([]string, error) {
 }
 
 // Configure changes the settings of a queue. change gets the present ones and may
-// be called several times. It takes effect at once in this process.
+// be called several times; it cannot change Shards, for which 0 stands too. It takes
+// effect at once in this process, and a few seconds later in others.
 func (s *Service) Configure(ctx context.Context, name string, change func(*Settings)) error {
 	q, err := s.Queue(ctx, name)
 	if err != nil {
@@ -241,7 +273,13 @@ func (s *Service) Configure(ctx context.Context, name string, change func(*Setti
 		if err := readEntry(tx, name, &e); err != nil {
 			return err
 		}
-		change(&e.Settings)
+		shards := e.Settings.Shards
+		if change(&e.Settings); e.Settings.Shards == 0 {
+			e.Settings.Shards = shards
+		}
+		if e.Settings.Shards != shards {
+			return fmt.Errorf("%w: a queue keeps its number of shards", kv.ErrInvalid)
+		}
 		if err := e.Settings.complete(); err != nil {
 			return err
 		}
@@ -251,12 +289,14 @@ func (s *Service) Configure(ctx context.Context, name string, change func(*Setti
 		return fmt.Errorf("queue: configure %q: %w", name, err)
 	}
 	q.configure(e.Settings)
+	s.announce()
 	return nil
 }
 
 // Drop removes a queue with all its messages and dead letters. Its receivers end
-// with ErrQueueNotFound, its tokens mean nothing any more. If an error or a crash
-// interrupts it after the queue is gone, the next Run removes what is left.
+// with ErrQueueNotFound, in other processes a few seconds later; its tokens mean
+// nothing any more. If an error or a crash interrupts it after the queue is gone, the
+// next Run removes what is left.
 func (s *Service) Drop(ctx context.Context, name string) error {
 	s.ddl.Lock()
 	defer s.ddl.Unlock()
@@ -266,13 +306,14 @@ func (s *Service) Drop(ctx context.Context, name string) error {
 			return err
 		}
 		tx.Delete(catalogSpace, queueKey(name))
-		return catalogPut(tx, droppedKey(e.Number), name)
+		return catalogPut(tx, droppedKey(e.Number), droppedQueue{Name: name, Shards: e.Settings.Shards, Dropped: s.clock.Now()})
 	})
 	if err == nil || errors.Is(err, kv.ErrUnknownOutcome) {
 		s.unload(name)
+		s.announce()
 	}
 	if err == nil {
-		err = s.sweep(ctx, e.Number)
+		err = s.sweep(ctx, e.Number, e.Settings.Shards)
 	}
 	if err != nil {
 		return fmt.Errorf("queue: drop %q: %w", name, err)
@@ -293,10 +334,21 @@ func (s *Service) unload(name string) {
 // sweepRows is how many rows one commit of a sweep removes.
 const sweepRows = 500
 
+// droppedQueue is the note that a queue was dropped.
+type droppedQueue struct {
+	Name    string
+	Shards  int
+	Dropped time.Time
+}
+
+// droppedKeep is how long such a note stays where other processes may send to the
+// queue for a moment after it was dropped.
+const droppedKeep = time.Hour
+
 // sweep removes all rows of a dropped queue but the note that it was dropped. A
 // transaction that was sending meanwhile may leave rows behind; they harm nobody,
 // and go when the next Run sweeps once more.
-func (s *Service) sweep(ctx context.Context, number uint64) error {
+func (s *Service) sweep(ctx context.Context, number uint64, shards int) error {
 	prefix := key.AppendUint(nil, number)
 	for _, space := range []string{messageSpace, readySpace, movedSpace, deadSpace} {
 		for {
@@ -321,23 +373,32 @@ func (s *Service) sweep(ctx context.Context, number uint64) error {
 	_, err := s.db.Commit(ctx, &kv.Txn{Writes: []kv.Write{
 		{Space: catalogSpace, Key: deadCountKey(number), Delete: true},
 	}})
-	return err
-}
-
-// sweepDropped finishes what Drop left behind. No transaction of an earlier run
-// can add to it now.
-func (s *Service) sweepDropped(ctx context.Context) error {
-	var dropped []uint64
-	err := s.db.Scan(ctx, catalogSpace, kv.Prefix([]byte{'d'}), func(row kv.Row) bool {
-		dropped = append(dropped, key.NewReader(row.Key[1:]).Uint())
-		return true
-	})
 	if err != nil {
 		return err
 	}
-	for _, number := range dropped {
-		if err := s.sweep(ctx, number); err != nil {
+	return s.leases.Forget(ctx, leaseNames(number, shards)...)
+}
+
+// sweepDropped finishes what Drop left behind. Where no other process can have the
+// engine open, nobody can add to it any more.
+func (s *Service) sweepDropped(ctx context.Context) error {
+	dropped := map[uint64]droppedQueue{}
+	var bad error
+	err := s.db.Scan(ctx, catalogSpace, kv.Prefix([]byte{'d'}), func(row kv.Row) bool {
+		var d droppedQueue
+		bad = catalogDecode(row, &d)
+		dropped[key.NewReader(row.Key[1:]).Uint()] = d
+		return bad == nil
+	})
+	if err := errors.Join(err, bad); err != nil {
+		return err
+	}
+	for number, d := range dropped {
+		if err := s.sweep(ctx, number, d.Shards); err != nil {
 			return err
+		}
+		if !s.leases.Exclusive() && s.clock.Now().Sub(d.Dropped) < droppedKeep {
+			continue
 		}
 		_, err := s.db.Commit(ctx, &kv.Txn{Writes: []kv.Write{
 			{Space: catalogSpace, Key: droppedKey(number), Delete: true},

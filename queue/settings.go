@@ -23,9 +23,16 @@ type Settings struct {
 	// letters. 0: never.
 	MaxAttempts int
 
-	// LocalReceivers says that all receivers live in this process and die with
-	// it. Then a restart need not wait for leases of the past.
+	// LocalReceivers says that all receivers live in the process that delivers to
+	// them and die with it. Then a start need not wait for leases of the past, if
+	// no other process can have the engine open. Where others can, a process that
+	// has fallen silent may only be paused, and its receivers at work.
 	LocalReceivers bool
+
+	// Shards is in how many parts the queue is divided, up to 64. Each is delivered
+	// by one process at a time, so at most so many processes receive. It is fixed
+	// when the queue is created. Default Options.Shards.
+	Shards int
 
 	// DisableSend refuses new messages; DisableDelivery keeps receivers waiting.
 	// Acknowledging and renewing work on. A transaction that was under way
@@ -39,6 +46,8 @@ const (
 	defaultRetryMost   = 10 * time.Minute
 	defaultRetryLate   = time.Hour
 	defaultRetryWindow = time.Hour
+
+	maxShards = 64
 )
 
 // complete fills in defaults and refuses what makes no sense.
@@ -62,6 +71,9 @@ func (s *Settings) complete() error {
 	}
 	if s.MaxAttempts < 0 {
 		return fmt.Errorf("%w: negative number of attempts", kv.ErrInvalid)
+	}
+	if s.Shards < 1 || s.Shards > maxShards {
+		return fmt.Errorf("%w: queue of %d shards", kv.ErrInvalid, s.Shards)
 	}
 	return nil
 }

@@ -11,7 +11,9 @@ import (
 
 // Stats says how a queue is doing.
 type Stats struct {
-	// Ready is how many messages wait in memory to be handed out. It is bounded,
+	// Shards is how many parts of the queue this process delivers.
+	Shards int
+	// Ready is how many messages wait in its memory to be handed out. It is bounded,
 	// whatever the queue holds.
 	Ready int
 	// Leased is how many leases live, and Receivers how many wait.
@@ -52,7 +54,11 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	st.Ready, st.Leased, st.Receivers = len(q.ready), len(q.leases), len(q.receivers)
+	for sh := range q.ownedShards() {
+		st.Ready += len(sh.ready)
+		st.Leased += len(sh.leases)
+	}
+	st.Shards, st.Receivers = q.owned, len(q.receivers)
 	return st, nil
 }
 
@@ -82,7 +88,16 @@ func newMeters(r *metrics.Registry, database string, s *Service) *meters {
 	gauge("buffered_ready_messages", func(q *Queue) float64 {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		return float64(len(q.ready))
+		n := 0
+		for sh := range q.ownedShards() {
+			n += len(sh.ready)
+		}
+		return float64(n)
+	})
+	gauge("shards", func(q *Queue) float64 {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return float64(q.owned)
 	})
 	gauge("oldest_unacked_message_age", func(q *Queue) float64 {
 		return float64(int64(q.age(q.counts.oldest.Load()).Seconds()))

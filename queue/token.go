@@ -45,7 +45,7 @@ func (c *tokenCodec) encode(t token) string {
 	b := make([]byte, 0, 48+len(t.key)+sha256.Size)
 	b = append(b, tokenFormat)
 	b = binary.AppendUvarint(b, t.queue)
-	b = binary.AppendUvarint(b, t.lease.run)
+	b = binary.AppendUvarint(b, t.lease.epoch)
 	b = binary.AppendUvarint(b, t.lease.sequence)
 	b = appendTime(b, t.end)
 	b = append(b, t.key...)
