@@ -94,7 +94,7 @@ func (c *cast) tally() string {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // eventually waits until check returns an empty text, which otherwise says what is
 // missing.

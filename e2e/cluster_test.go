@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/e2e/program"
 	"github.com/holdfast-dev/holdfast/e2e/syncclient"
 )
@@ -103,6 +101,17 @@ func (c *cluster) login(hc *http.Client, user string) *syncclient.Client {
 	return syncclient.New(hc, g)
 }
 
+// tell shows what there is to know when a test has failed.
+func (c *cluster) tell() {
+	if !c.t.Failed() {
+		return
+	}
+	c.t.Logf("waiting: %s", c.nodes[0].home.Run(c.t, "queue", "peek", "payload_link_changes", "--json").Stdout)
+	for i, n := range c.nodes {
+		c.t.Logf("process %d:\n%s", i, n.server.Log())
+	}
+}
+
 // pauseOf is longer than any lease of a process on its work, so that others take it over.
 const pauseOf = 14 * time.Second
 
@@ -131,19 +140,33 @@ func (c *cluster) trouble(rng *rand.Rand) {
 	c.admit(sleeper)
 }
 
-// surviveTrouble puts load on a cluster whose processes are killed and paused, and then
-// audits what is left.
-func surviveTrouble(t *testing.T, processes int, p place) {
+func TestProcessesOnPostgresSurviveKillsAndPauses(t *testing.T) {
+	t.Parallel()
+	surviveTrouble(t, 3, postgresEngine)
+}
+
+func TestProcessesOnBigtableSurviveKillsAndPauses(t *testing.T) {
+	t.Parallel()
+	surviveTrouble(t, 2, bigtableEngine)
+}
+
+// surviveTrouble puts load on processes that share an engine while they are killed and
+// paused, and then audits what is left.
+func surviveTrouble(t *testing.T, processes int, engine place) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 1<<33))
-	env := append(p.start(t), "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms")
-	cl := newCluster(t, processes, env...)
+	env := append(engine.start(t), folderStore.start(t)...)
+	cl := newCluster(t, processes, append(env, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms", "HOLDFAST_RECONCILE_LEASE=3s")...)
+	defer cl.tell()
 	hc := newHTTP(t)
 	c := newCast(t, seed, func(user string) *syncclient.Client { return cl.login(hc, user) }, false)
+	for _, w := range c.workers {
+		w.latecomers = true
+	}
 	stop := make(chan struct{})
 	go func() {
 		defer close(stop)
-		for range troubles(t) {
+		for range max(1, rounds(t)/killRounds) {
 			cl.trouble(rng)
 		}
 	}()
@@ -159,9 +182,3 @@ func surviveTrouble(t *testing.T, processes int, p place) {
 	}
 	agrees(t, home)
 }
-
-// troubles is how often processes are killed and paused; HOLDFAST_KILL_ROUNDS has a say.
-func troubles(t *testing.T) int { return max(1, rounds(t)/killRounds) }
-
-var _ = clock.System{}
-var _ = fmt.Sprint

@@ -34,6 +34,9 @@ type worker struct {
 	wipes bool
 	// noFailures says that 500 is no acceptable answer.
 	noFailures bool
+	// latecomers says that a write without an answer may still happen after its
+	// process was killed, in the database that it had sent it to.
+	latecomers bool
 
 	payloads int
 	unsure   bool
@@ -105,7 +108,7 @@ func (w *worker) run(ctx context.Context, stop <-chan struct{}) {
 // again. It returns false if stop is closed before, or the test has failed.
 func (w *worker) settle(ctx context.Context, stop <-chan struct{}) bool {
 	for !w.t.Failed() {
-		if w.look(ctx) {
+		if (!w.latecomers || w.shutOut(ctx)) && w.look(ctx) {
 			return true
 		}
 		select {
@@ -115,6 +118,13 @@ func (w *worker) settle(ctx context.Context, stop <-chan struct{}) bool {
 		}
 	}
 	return false
+}
+
+// shutOut makes a write, which no write before it can follow any more: all writes of a
+// user are checked against the last one. It returns false if it has no answer.
+func (w *worker) shutOut(ctx context.Context) bool {
+	res, err := w.client.Do(ctx, syncclient.Request{Method: http.MethodPut, Target: "/storage/" + w.name + "/x", Body: `{"payload":""}`})
+	return err == nil && res.Status == http.StatusOK
 }
 
 // look compares every collection with the model and takes over what it sees. It

@@ -92,7 +92,7 @@ func (a *app) emptyQueues(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	var group errgroup.Group
-	for _, run := range []func(context.Context) error{h.queues.Run, h.reconciler.Run, h.purger.Run} {
+	for _, run := range []func(context.Context) error{h.runQueues, h.reconciler.Run, h.purger.Run} {
 		group.Go(func() error {
 			defer stop()
 			return run(running)

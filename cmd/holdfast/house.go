@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-dev/holdfast/api/sync15/storage"
 	"github.com/holdfast-dev/holdfast/api/sync15/tokenserver"
 	"github.com/holdfast-dev/holdfast/blob"
@@ -16,6 +18,7 @@ import (
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
 	"github.com/holdfast-dev/holdfast/expiry"
 	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/lease"
 	"github.com/holdfast-dev/holdfast/metrics"
 	"github.com/holdfast-dev/holdfast/offload"
 	"github.com/holdfast-dev/holdfast/queue"
@@ -35,6 +38,7 @@ type house struct {
 	db      *kv.DB // with all hooks
 	objects *blob.Store
 
+	leases  *lease.Manager
 	queues  *queue.Service
 	changes *queue.Queue
 	purges  *queue.Queue
@@ -145,12 +149,28 @@ func (h *house) checkStore(ctx context.Context, store blob.Checker) error {
 	return err
 }
 
-// openQueues opens the queues that Holdfast itself uses. They work on the engine
-// without hooks, because their rows have neither links nor expiry.
+// sharedShards is in how many parts a queue is divided where several processes can
+// deliver: at most so many work on a queue.
+const sharedShards = 8
+
+// openQueues opens the leases by which processes share work out, and the queues that
+// Holdfast itself uses. They work on the engine without hooks, because their rows have
+// neither links nor expiry.
 func (h *house) openQueues(ctx context.Context) error {
+	shards := 1
+	if h.cfg.Engine.Shared() {
+		shards = sharedShards
+	}
 	var err error
+	h.leases, err = lease.Open(ctx, h.db, lease.Options{
+		Rand: rand.Reader, Exclusive: !h.cfg.Engine.Shared(), Metrics: h.metrics, Log: h.log,
+	})
+	if err != nil {
+		return err
+	}
 	h.queues, err = queue.Open(ctx, h.db, queue.Options{
-		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Database: "holdfast", Metrics: h.metrics, Log: h.log,
+		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Database: "holdfast",
+		Leases: h.leases, Shards: shards, Metrics: h.metrics, Log: h.log,
 	})
 	if err != nil {
 		return err
@@ -173,10 +193,33 @@ func (h *house) ensureQueue(ctx context.Context, name string, settings queue.Set
 	if !errors.Is(err, queue.ErrQueueExists) {
 		return q, err
 	}
-	if err := h.queues.Configure(ctx, name, func(s *queue.Settings) { *s = settings }); err != nil {
+	if err := h.queues.Configure(ctx, name, func(s *queue.Settings) {
+		settings.Shards = s.Shards // those that it has
+		*s = settings
+	}); err != nil {
 		return nil, err
 	}
 	return h.queues.Queue(ctx, name)
+}
+
+// runQueues delivers messages until ctx ends, and then gives back all leases.
+func (h *house) runQueues(ctx context.Context) error {
+	leasing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, delivering := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.leases.Run(leasing) })
+	group.Go(func() error {
+		defer stop()
+		return h.queues.Run(delivering)
+	})
+	return group.Wait()
+}
+
+// alone runs a worker in one process at a time.
+func (h *house) alone(name string, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return h.leases.Compete(ctx, name, []string{name}, func(ctx context.Context, _ *lease.Lease) error { return run(ctx) })
+	}
 }
 
 // openLayers hooks the capture of link changes and the index of deadlines into

@@ -101,7 +101,7 @@ func (h *house) reconcile(ctx context.Context, once bool, budget time.Duration) 
 	queueCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	queues := make(chan error, 1)
-	go func() { queues <- h.queues.Run(queueCtx) }()
+	go func() { queues <- h.runQueues(queueCtx) }()
 	var err error
 	if once {
 		err = h.newReconciler(drainWait).Once(ctx, budget)

@@ -123,7 +123,7 @@ func (h *house) run(ctx context.Context, doors []*door) error {
 			return err
 		})
 	}
-	spawn(&queues, queueCtx, "queues", h.queues.Run)
+	spawn(&queues, queueCtx, "queues", h.runQueues)
 	for _, w := range h.workers() {
 		spawn(&workers, workerCtx, w.name, w.run)
 	}
@@ -167,9 +167,11 @@ type worker struct {
 
 func (h *house) workers() []worker {
 	all := []worker{
-		{"expiry sweeper", h.sweeper.Run},
-		{"lifecycle", h.lifecycle.Run},
+		{"expiry sweeper", h.alone("expiry", h.sweeper.Run)},
 		{"purge", h.purger.Run},
+	}
+	if h.cfg.Store.Kind != config.StoreGCS { // whose bucket has a rule
+		all = append(all, worker{"lifecycle", h.alone("lifecycle", h.lifecycle.Run)})
 	}
 	if h.cfg.Reconcile.Enabled {
 		all = append(all, worker{"reconciler", h.reconciler.Run})
