@@ -17,6 +17,7 @@ func scanCases() []suiteCase {
 		{"ScanOfEmptySpaceFindsNothing", func(f *fixture) { f.space("a"); f.wantKeys("a", kv.Range{}) }},
 		{"ScanKeepsBoundsOrderAndLimit", caseScanRanges},
 		{"ScanCrossesPageBorders", caseScanPages},
+		{"ScanGoesOnWithTheVeryNextKey", caseScanNextKey},
 		{"ScanStopsWhenToldTo", caseScanStop},
 		{"ScanShowsWholeRows", caseScanFields},
 	}
@@ -86,6 +87,26 @@ func caseScanPages(f *fixture) {
 			f.wantKeys("a", kv.Range{End: []byte(all[n-1])}, all[:n-1]...)
 		}
 	}
+}
+
+// caseScanNextKey has keys with nothing between them. An engine that reads page after
+// page must begin the next one right behind the last key, whatever its size.
+func caseScanNextKey(f *fixture) {
+	f.space("a")
+	var all []string
+	for i := range 700 {
+		all = append(all, numbered(i), numbered(i)+"\x00", numbered(i)+"\x00\x00")
+	}
+	for part := range slices.Chunk(all, min(500, f.harness.Limits.CommitRows)) {
+		var writes []kv.Write
+		for _, key := range part {
+			writes = append(writes, put("a", key, "x"))
+		}
+		f.write(writes...)
+	}
+	f.wantKeys("a", kv.Range{}, all...)
+	slices.Reverse(all)
+	f.wantKeys("a", kv.Range{Reverse: true}, all...)
 }
 
 func caseScanStop(f *fixture) {

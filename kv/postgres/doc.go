@@ -13,9 +13,10 @@
 //	tombstones    versions of rows deleted lately
 //	trimmed       how far feeds were trimmed
 //
-// Spaces and their options are created and dropped by functions, and rows are
-// written by one only: commit. Who changes rows by other means breaks what the
-// engine promises; reading them is fine.
+// Spaces are created and dropped by functions, and rows are written by one only:
+// commit. Who changes rows by other means breaks what the engine promises; reading
+// them is fine. Each space has functions of its own for the statements on its
+// tables, because the plan of a statement in a function is kept with a connection.
 //
 // # Commits
 //
@@ -48,6 +49,12 @@
 // when it has its locks, so the entries of a key are in the order of its commits.
 // Readers stop below the first transaction that is still running, and so pass
 // nothing that appears later. Transactions that are not commits do not stop them.
+//
+// # Standbys
+//
+// All reads are of the primary, except for long scans, if there is a standby for
+// them, see Options.ReadURL. After a failover no feed loses its order: positions
+// begin with the timeline of the server.
 //
 // # Poolers
 //

@@ -29,6 +29,7 @@ type Engine struct {
 	work context.Context
 	stop context.CancelFunc
 
+	standby standby
 	catalog catalog
 	chores  chores
 	signals signals
@@ -52,6 +53,7 @@ func (e *Engine) Close() error {
 	}
 	e.stop()
 	e.calls.background.Wait()
+	e.standby.close()
 	e.pool.Close()
 	return nil
 }

@@ -156,3 +156,6 @@ func wantErr(tb testing.TB, err, want error) {
 }
 
 func manual() *clock.Manual { return clock.NewManual(testStart()) }
+
+// testRest is longer than a standby is left alone.
+const testRest = time.Minute

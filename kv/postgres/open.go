@@ -28,10 +28,16 @@ type Options struct {
 	// ListenURL is a direct connection to the same database, past any such pooler.
 	// Only Listen uses it. Default: URL.
 	ListenURL string
+	// ReadURL, if set, is a hot standby of the same server. It takes over scans after
+	// their first page, once it has replayed all that was committed until then, so
+	// they show no less than the primary would. A standby that is late, down or
+	// follows another primary is left out. Default: none.
+	ReadURL string
 	// Schema is where the tables are. Lower-case ASCII letters, digits and
 	// underscores, not beginning with a digit. Default: DefaultSchema.
 	Schema string
-	// PoolSize is the largest number of connections, beside the one that listens.
+	// PoolSize is the largest number of connections to the primary, and to the
+	// standby, beside the one that listens.
 	// Default: DefaultPoolSize.
 	PoolSize int
 	// Clock decides expiry and feeds the versions. Default: the system's.
@@ -86,9 +92,15 @@ func open(ctx context.Context, opts Options) (*Engine, error) {
 	if !schemaName.MatchString(opts.Schema) {
 		return nil, fmt.Errorf("%w: Schema: lower-case letters, digits and underscores, at most 48", kv.ErrInvalid)
 	}
-	config, err := poolConfig(opts)
+	config, err := poolConfig("URL", opts.URL, opts.PoolSize)
 	if err != nil {
 		return nil, err
+	}
+	var read *pgxpool.Config
+	if opts.ReadURL != "" {
+		if read, err = poolConfig("ReadURL", opts.ReadURL, opts.PoolSize); err != nil {
+			return nil, err
+		}
 	}
 	listen, err := pgx.ParseConfig(opts.ListenURL)
 	if err != nil {
@@ -114,15 +126,20 @@ func open(ctx context.Context, opts Options) (*Engine, error) {
 		e.stop()
 		return nil, explain(err)
 	}
+	if read != nil {
+		if e.standby.pool, err = pgxpool.NewWithConfig(e.work, read); err != nil {
+			return nil, errors.Join(explain(err), e.Close())
+		}
+	}
 	return e, nil
 }
 
-func poolConfig(opts Options) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(opts.URL)
+func poolConfig(option, url string, size int) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, badURL("URL")
+		return nil, badURL(option)
 	}
-	config.MaxConns = int32(min(opts.PoolSize, 10_000))
+	config.MaxConns = int32(min(size, 10_000))
 	setDefaults(config.ConnConfig)
 	return config, nil
 }

@@ -39,6 +39,7 @@ func TestOpenErrorsNameTheSettingAndNoPassword(t *testing.T) {
 		{"broken URL", postgres.Options{URL: "postgres://u:" + secret + "%zz@host/d"}, []string{"URL:"}, kv.ErrInvalid},
 		{"broken keywords", postgres.Options{URL: "password=" + secret + " port=x"}, []string{"URL:"}, kv.ErrInvalid},
 		{"broken ListenURL", postgres.Options{URL: server.URL(), ListenURL: "postgres://u:" + secret + "%zz@host/d"}, []string{"ListenURL:"}, kv.ErrInvalid},
+		{"broken ReadURL", postgres.Options{URL: server.URL(), ReadURL: "postgres://u:" + secret + "%zz@host/d"}, []string{"ReadURL:"}, kv.ErrInvalid},
 		{"schema name", postgres.Options{URL: server.URL(), Schema: `a"b`}, []string{"Schema:"}, kv.ErrInvalid},
 		{"rights", postgres.Options{URL: server.URLFor("guest", "", "postgres"), Schema: "guests"}, []string{"Schema:", "grant"}, nil},
 		{"newer schema", postgres.Options{URL: server.URL(), Schema: newer}, []string{"newer"}, postgres.ErrNewerSchema},

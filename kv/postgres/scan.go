@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
@@ -32,7 +34,7 @@ func (e *Engine) scan(ctx context.Context, name string, r kv.Range, fn func(kv.R
 	defer e.leave()
 	var sp *space
 	var page []kv.Row
-	s := scanner{engine: e, r: r, now: e.clock.Now(), size: firstPage}
+	s := scanner{engine: e, pool: e.pool, r: r, now: e.clock.Now(), size: firstPage}
 	err := e.withSpaces(ctx, []string{name}, func(spaces map[string]*space) (err error) {
 		sp = spaces[name]
 		page, err = s.page(ctx, sp)
@@ -47,11 +49,14 @@ func (e *Engine) scan(ctx context.Context, name string, r kv.Range, fn func(kv.R
 		if s.done {
 			return nil
 		}
-		s.size = fullPage
+		if s.size == firstPage {
+			s.size = fullPage
+			s.chooseServer(ctx)
+		}
 		if s.r.Limit > 0 {
 			s.r.Limit = r.Limit - seen
 		}
-		page, err = s.page(ctx, sp)
+		page, err = s.pageFromEither(ctx, sp)
 		if spaceGone(err) {
 			err = fmt.Errorf("%w: it was dropped meanwhile", kv.ErrSpaceNotFound)
 		}
@@ -62,11 +67,31 @@ func (e *Engine) scan(ctx context.Context, name string, r kv.Range, fn func(kv.R
 // scanner reads the pages of one scan.
 type scanner struct {
 	engine *Engine
-	r      kv.Range // what is left of the range
+	pool   *pgxpool.Pool // where the next page comes from
+	r      kv.Range      // what is left of the range
 	now    time.Time
 	size   int
 	// done: the last page reached the end.
 	done bool
+}
+
+// chooseServer lets a standby read what is left, if there is one.
+func (s *scanner) chooseServer(ctx context.Context) {
+	if pool := s.engine.usable(ctx); pool != nil {
+		s.pool = pool
+	}
+}
+
+// pageFromEither goes on at the primary if the standby fails, as it may because of
+// what it replays.
+func (s *scanner) pageFromEither(ctx context.Context, sp *space) ([]kv.Row, error) {
+	page, err := s.page(ctx, sp)
+	if err != nil && s.pool != s.engine.pool {
+		s.engine.restStandby(ctx, err)
+		s.pool = s.engine.pool
+		page, err = s.page(ctx, sp)
+	}
+	return page, err
 }
 
 // page reads rows at the beginning of what is left of the range, and cuts them
@@ -81,7 +106,7 @@ func (s *scanner) page(ctx context.Context, sp *space) ([]kv.Row, error) {
 	sql := fmt.Sprintf("select * from %sscan_%d($1, $2, $3, $4, $5, $6, $7)", s.engine.prefix, sp.id)
 	var rows []kv.Row
 	bytes := 0
-	err := s.engine.roundTrip(ctx, sql, a, func(v [][]byte) error {
+	err := roundTrip(ctx, s.pool, sql, a, func(v [][]byte) error {
 		row, err := decodeRow(v[0], v[1:], s.now)
 		bytes += len(row.Value)
 		rows = append(rows, row)

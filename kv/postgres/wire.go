@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // args are the parameters of a statement in binary form. With their types known
@@ -141,8 +142,8 @@ func decodeInts(b []byte) ([]int, error) {
 // roundTrip runs one statement, in a transaction of its own, and calls row for
 // each row of the answer. The values are valid only until row returns; nil is
 // NULL.
-func (e *Engine) roundTrip(ctx context.Context, sql string, a *args, row func(values [][]byte) error) error {
-	conn, err := e.pool.Acquire(ctx)
+func roundTrip(ctx context.Context, pool *pgxpool.Pool, sql string, a *args, row func(values [][]byte) error) error {
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return &unsentError{err}
 	}
@@ -159,6 +160,11 @@ func (e *Engine) roundTrip(ctx context.Context, sql string, a *args, row func(va
 		return err
 	}
 	return failed
+}
+
+// roundTrip runs a statement on the primary.
+func (e *Engine) roundTrip(ctx context.Context, sql string, a *args, row func(values [][]byte) error) error {
+	return roundTrip(ctx, e.pool, sql, a, row)
 }
 
 // unsentError is the failure to get a connection.

@@ -158,6 +158,33 @@ func (s *Server) dropRoot() error {
 	return os.Chown(s.dir, int(uid), int(gid))
 }
 
+// NewStandby returns a hot standby of s, for one test.
+func NewStandby(tb testing.TB, s *Server) *Server {
+	tb.Helper()
+	standby, err := s.standby()
+	if err != nil {
+		tb.Fatalf("pgtest: start a standby: %v", err)
+	}
+	tb.Cleanup(standby.Stop)
+	return standby
+}
+
+func (s *Server) standby() (*Server, error) {
+	dir, err := os.MkdirTemp(shortTempDir(), "pgtest")
+	if err != nil {
+		return nil, err
+	}
+	standby := &Server{dir: dir, programs: s.programs, settings: s.settings}
+	if err := standby.dropRoot(); err != nil {
+		return nil, err
+	}
+	backup := standby.command("pg_basebackup", "-D", standby.data(), "-R", "-X", "stream", "-c", "fast", "-d", s.URL())
+	if out, err := backup.CombinedOutput(); err != nil {
+		return nil, errors.Join(fmt.Errorf("pg_basebackup: %w: %s", err, out), os.RemoveAll(dir))
+	}
+	return standby, standby.run()
+}
+
 // command runs one of PostgreSQL's programs as the server's user, in a process
 // group of its own: what stops the tests does not reach it directly.
 func (s *Server) command(program string, args ...string) *exec.Cmd {
