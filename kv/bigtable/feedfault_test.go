@@ -437,3 +437,30 @@ func TestMissingEntryIsCorruption(t *testing.T) {
 		t.Errorf("error = %v, want %v", err, kv.ErrCorrupt)
 	}
 }
+
+// After a write of entries whose fate is unknown, nothing else is written to their
+// places: it may be carried out later.
+func TestEpochEndsWithAFailure(t *testing.T) {
+	w := newWorld(t)
+	w.other.stopLoops()
+	w.other.running.Wait()
+	failing := true
+	e := w.server.openWith(t, quiet(w.server.options(w.clock)), func(step string) error {
+		if failing && step == "after write entries" {
+			return errDropped
+		}
+		return nil
+	})
+	e.stopLoops()
+	e.running.Wait()
+	w.commit(nil, fed(put("a", "k", "x"), "0"))
+	if _, err := e.ReadFeed(t.Context(), "a", 0, "", 10); err == nil {
+		t.Fatal("no error")
+	}
+	failing = false
+	page, err := e.ReadFeed(t.Context(), "a", 0, "", 10)
+	w.ok(err)
+	if want := (place{firstEpoch + 1, 0}).position(); len(page) != 1 || page[0].Position != want {
+		t.Errorf("feed %+v, want one entry at %s", page, want)
+	}
+}
