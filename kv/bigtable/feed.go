@@ -1,9 +1,12 @@
 package bigtable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	bt "cloud.google.com/go/bigtable"
@@ -46,7 +49,7 @@ func (e *Engine) readFeed(ctx context.Context, name string, number int, after kv
 	known := e.feeds.published(id)
 	behind := len(known.after(from, limit)) == limit
 	prefix := s.shardKey(number)
-	for {
+	for last := []byte(nil); ; {
 		if !behind {
 			if err := e.catchUp(ctx, s, number); err != nil {
 				return nil, err
@@ -66,7 +69,10 @@ func (e *Engine) readFeed(ctx context.Context, name string, number int, after kv
 		e.feeds.sawPublished(id, h)
 		entries, again, err := e.readPublished(ctx, prefix, h, from, cutoff, limit)
 		switch {
+		case again && bytes.Equal(raw, last):
+			return nil, fmt.Errorf("%w: an entry that was published is missing", kv.ErrCorrupt)
 		case again:
+			last = raw
 		case behind && err == nil && len(entries) < limit:
 			behind = false
 		default:
@@ -92,18 +98,67 @@ func (e *Engine) stillThere(ctx context.Context, s *space) error {
 // it over. The owner looks every busyPoll.
 const readerPatience = 4 * busyPoll
 
-// catchUp makes sure that entries whose commits have returned are published.
+// catchUp makes sure that entries whose commits have returned are published. If another
+// process owns the shard, it waits until that one has published them: those that
+// are there now, not those that come meanwhile.
 func (e *Engine) catchUp(ctx context.Context, s *space, number int) error {
-	const step = 20 * time.Millisecond
-	for waited := time.Duration(0); ; waited += step {
-		err := e.forward(ctx, s, number, waited > e.readerPatience)
-		if !errors.Is(err, errOwned) && !errors.Is(err, errLost) {
+	err := e.forward(ctx, s, number, false)
+	if !errors.Is(err, errOwned) && !errors.Is(err, errLost) {
+		return err
+	}
+	waiting, err := e.allHints(ctx, s.shardKey(number))
+	if err != nil {
+		return err
+	}
+	step := firstBackoff / 2
+	for waited := time.Duration(0); waited < e.readerPatience; waited += step {
+		if waiting, err = e.stillWaiting(ctx, s, waiting); err != nil || len(waiting) == 0 {
 			return err
 		}
 		if err := pause(ctx, step); err != nil {
 			return err
 		}
+		step = min(2*step, busyPoll/10)
 	}
+	for {
+		if err := e.forward(ctx, s, number, true); !errors.Is(err, errLost) {
+			return err
+		}
+	}
+}
+
+func (e *Engine) allHints(ctx context.Context, prefix string) ([]hint, error) {
+	var all []hint
+	for from := prefix; ; {
+		page, err := e.readHints(ctx, prefix, from)
+		if all = append(all, page...); err != nil || len(page) < hintPage {
+			return all, err
+		}
+		from = page[len(page)-1].key + "\x00"
+	}
+}
+
+// stillWaiting returns the hints whose entries are committed and still in their rows.
+func (e *Engine) stillWaiting(ctx context.Context, s *space, hints []hint) ([]hint, error) {
+	keys := make([]string, len(hints))
+	for i, h := range hints {
+		keys[i] = h.row
+	}
+	byKey := map[string]*row{}
+	for keys = unique(keys, strings.Compare); len(keys) > 0; {
+		n := min(len(keys), forwardRows)
+		rows, err := e.outboxes(ctx, s, keys[:n])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			byKey[r.key] = r
+		}
+		keys = keys[n:]
+	}
+	return slices.DeleteFunc(hints, func(h hint) bool {
+		return !slices.ContainsFunc(byKey[h.row].outbox, func(o outboxEntry) bool { return o.p() == h.version.p })
+	}), nil
 }
 
 // readPublished reads entries behind from. again: the head has changed meanwhile.

@@ -1,6 +1,7 @@
 package bigtable
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -417,5 +418,49 @@ func TestHintOfAStalledWriterGoes(t *testing.T) {
 		if got := w.entries(w.other); !slices.Equal(got, []string{"k:0"}) {
 			t.Errorf("entries %v", got)
 		}
+	}
+}
+
+// A published entry that is not there is an error, and no endless search.
+func TestMissingEntryIsCorruption(t *testing.T) {
+	w := newWorld(t)
+	w.commit(nil, fed(put("a", "k", "x"), "0"))
+	w.commit(nil, fed(put("a", "k", "x"), "1"))
+	w.entries(w.other)
+	s, err := w.other.space(t.Context(), "a")
+	w.ok(err)
+	w.ok(w.other.deleteRows(t.Context(), "test", w.other.streamTable, []string{s.shardKey(0) + entryKey(place{firstEpoch, 1})}))
+	if _, err := w.other.ReadFeed(t.Context(), "a", 0, "", 1); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.other.ReadFeed(t.Context(), "a", 0, place{firstEpoch, 0}.position(), 10); !errors.Is(err, kv.ErrCorrupt) {
+		t.Errorf("error = %v, want %v", err, kv.ErrCorrupt)
+	}
+}
+
+// After a write of entries whose fate is unknown, nothing else is written to their
+// places: it may be carried out later.
+func TestEpochEndsWithAFailure(t *testing.T) {
+	w := newWorld(t)
+	w.other.stopLoops()
+	w.other.running.Wait()
+	failing := true
+	e := w.server.openWith(t, quiet(w.server.options(w.clock)), func(step string) error {
+		if failing && step == "after write entries" {
+			return errDropped
+		}
+		return nil
+	})
+	e.stopLoops()
+	e.running.Wait()
+	w.commit(nil, fed(put("a", "k", "x"), "0"))
+	if _, err := e.ReadFeed(t.Context(), "a", 0, "", 10); err == nil {
+		t.Fatal("no error")
+	}
+	failing = false
+	page, err := e.ReadFeed(t.Context(), "a", 0, "", 10)
+	w.ok(err)
+	if want := (place{firstEpoch + 1, 0}).position(); len(page) != 1 || page[0].Position != want {
+		t.Errorf("feed %+v, want one entry at %s", page, want)
 	}
 }

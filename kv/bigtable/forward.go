@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 
 	bt "cloud.google.com/go/bigtable"
 )
@@ -84,22 +85,12 @@ func (e *Engine) forward(ctx context.Context, s *space, number int, force bool) 
 // forwardHints publishes the entries of hinted rows, and removes the hints that have
 // done their work.
 func (e *Engine) forwardHints(ctx context.Context, s *space, number int, sh *shard, hints []hint, force bool) error {
-	// First the decisions, then the rows: a transaction that is decided has all its
-	// locks or has had them.
-	var ids []txID
-	var keys []string
-	for _, h := range hints {
-		if h.tx != (txID{}) {
-			ids = append(ids, h.tx)
-		}
-		keys = append(keys, h.row)
-	}
-	decisions, err := e.decide(ctx, unique(ids, txID.less))
-	if err != nil {
-		return err
+	keys := make([]string, len(hints))
+	for i, h := range hints {
+		keys[i] = h.row
 	}
 	for {
-		rows, err := e.outboxes(ctx, s, unique(keys, less))
+		rows, err := e.outboxes(ctx, s, unique(keys, strings.Compare))
 		if err != nil {
 			return err
 		}
@@ -121,7 +112,7 @@ func (e *Engine) forwardHints(ctx context.Context, s *space, number int, sh *sha
 			}
 		}
 		if whole {
-			return e.removeHints(ctx, hints, rows, decisions)
+			return e.removeHints(ctx, hints, rows)
 		}
 	}
 }
@@ -133,9 +124,7 @@ func unique[T comparable](a []T, compare func(T, T) int) []T {
 	return slices.Compact(a)
 }
 
-func (id txID) less(other txID) int { return bytes.Compare(id[:], other[:]) }
-
-func less(a, b string) int { return bytes.Compare([]byte(a), []byte(b)) }
+func (id txID) compare(other txID) int { return bytes.Compare(id[:], other[:]) }
 
 // outboxes reads rows with their entries. Locks of decided transactions are taken
 // away first, which is what puts their entries there.
@@ -152,7 +141,7 @@ func (e *Engine) outboxes(ctx context.Context, s *space, keys []string) ([]*row,
 				ids = append(ids, rows[k].state.tx)
 			}
 		}
-		decisions, err := e.decide(ctx, unique(ids, txID.less))
+		decisions, err := e.decide(ctx, unique(ids, txID.compare))
 		if err != nil {
 			return nil, err
 		}
@@ -253,7 +242,7 @@ func (e *Engine) clearOutboxes(ctx context.Context, s *space, out []outgoing) er
 }
 
 // removeHints removes the hints that have done their work.
-func (e *Engine) removeHints(ctx context.Context, hints []hint, rows []*row, decisions map[txID]record) error {
+func (e *Engine) removeHints(ctx context.Context, hints []hint, rows []*row) error {
 	byKey := make(map[string]*row, len(rows))
 	for _, r := range rows {
 		byKey[r.key] = r
@@ -261,7 +250,7 @@ func (e *Engine) removeHints(ctx context.Context, hints []hint, rows []*row, dec
 	var keys []string
 	for _, h := range hints {
 		r := byKey[h.row]
-		if h.settled(r, decisions) {
+		if h.settled(r) {
 			keys = append(keys, h.key)
 		} else if h.tx == (txID{}) {
 			if err := e.touch(ctx, h, r); err != nil {

@@ -15,7 +15,7 @@ const (
 	busyPoll  = 500 * time.Millisecond
 	firstPoll = 25 * time.Millisecond
 	idleLook  = 10 // of busyPoll
-	gathering = 100 * time.Millisecond
+	gathering = 25 * time.Millisecond
 )
 
 // trimLooks is how many looks there are between two removals of old entries.

@@ -51,7 +51,7 @@ const shardKeySize = streamIDSize + 2
 // Its key is the shard's, the version 14 and the row's key. The whole version: two
 // processes may use the same p, and the hint of one must not replace the other's.
 // Its value is 'S' and the state that the row must have for the entry to come,
-// or 'T' and the id of the transaction that brings it.
+// or 'T' and the id of the transaction that brings it, which has locked the row.
 type hint struct {
 	key     string // its own
 	version version
@@ -130,10 +130,11 @@ func (e *Engine) readHints(ctx context.Context, prefix, from string) ([]hint, er
 const hintPatience = 30 * time.Second
 
 // settled reports whether a hint has done its work, given the row as it was read after
-// the hint and after the decisions. It must have no outbox entries left.
-func (h hint) settled(r *row, decisions map[txID]record) bool {
+// the hint. It must have no outbox entries left. The row of a transaction was locked
+// before the hint was written: if it is not any more, it was finished.
+func (h hint) settled(r *row) bool {
 	if h.tx != (txID{}) {
-		return decisions[h.tx].decided() && (!r.state.locked || r.state.tx != h.tx)
+		return !r.state.locked || r.state.tx != h.tx
 	}
 	return string(r.state.raw) != string(h.state) || (r.state.raw == nil) != (h.state == nil)
 }

@@ -330,3 +330,18 @@ func TestMissingRecordIsFenced(t *testing.T) {
 		}
 	}
 }
+
+// A transaction that is given up says so at once, for those who meet its locks.
+func TestConflictAbortsTheRecord(t *testing.T) {
+	w := newWorld(t)
+	w.commit(nil, put("b", "x", "old"))
+	settled(w.other)
+	_, err := w.db.Commit(t.Context(), &kv.Txn{Checks: []kv.Check{check("b", "x", 0)}, Writes: []kv.Write{put("b", "x", "new"), put("b", "y", "new")}})
+	if !kv.IsConflict(err) {
+		t.Errorf("error = %v", err)
+	}
+	settled(w.other)
+	if log := w.log(); len(log) != 1 || log[0].status != aborted {
+		t.Errorf("log = %+v", log)
+	}
+}
