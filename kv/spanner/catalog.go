@@ -105,7 +105,7 @@ func (e *Engine) createSpace(ctx context.Context, s kv.SpaceInfo) error {
 	}
 	err = e.probe(ctx, s)
 	switch {
-	case err != nil && !errors.Is(err, errNoTable):
+	case err != nil && !errors.Is(err, errNoTable) && !errors.Is(err, errNoColumn):
 		return err
 	case e.admin != nil && (err != nil || !exists):
 		if _, err := e.admin.Apply(ctx, withSpace(infos(all), s)); err != nil {

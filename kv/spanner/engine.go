@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cloud.google.com/go/spanner"
 
@@ -29,8 +30,8 @@ type Engine struct {
 	spaces   atomic.Pointer[map[string]kv.SpaceOptions]
 	schemaMu sync.Mutex // held while the set of spaces changes
 
-	trimMu  sync.Mutex
-	trimmed map[trimKey]int64 // when a shard is trimmed next, in Unix microseconds
+	trimMu sync.Mutex
+	trims  map[trimKey]time.Time // up to which age of entries a shard is trimmed next
 }
 
 var _ kv.Engine = (*Engine)(nil)

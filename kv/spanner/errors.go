@@ -12,8 +12,12 @@ import (
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
-// errNoTable: a statement named a table, or a column, that does not exist.
-var errNoTable = errors.New("table does not exist")
+var (
+	// errNoTable: a statement named a table that does not exist.
+	errNoTable = errors.New("table does not exist")
+	// errNoColumn: a statement named a column that does not exist.
+	errNoColumn = errors.New("column does not exist")
+)
 
 // translate turns an error of the client into one of the contract. Errors that are
 // not the client's pass.
@@ -33,6 +37,8 @@ func translate(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	case (code == codes.NotFound || code == codes.InvalidArgument) && strings.Contains(err.Error(), "Table not found"):
 		return fmt.Errorf("%w: %w", errNoTable, err)
+	case code == codes.InvalidArgument && strings.Contains(err.Error(), "Unrecognized name"):
+		return fmt.Errorf("%w: %w", errNoColumn, err)
 	}
 	return err
 }

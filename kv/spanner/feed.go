@@ -59,20 +59,22 @@ func (e *Engine) readFeed(ctx context.Context, space string, shard int, after kv
 	if shard < 0 || shard >= opts.FeedShards {
 		return nil, fmt.Errorf("%w: the space has %d shards", kv.ErrInvalid, opts.FeedShards)
 	}
-	now := e.clock.Now()
-	oldest := now.Add(-opts.FeedRetention)
+	oldest := e.clock.Now().Add(-opts.FeedRetention)
 	from := feedPlace{at: oldest, seq: -1}
 	if after != "" {
 		if from, err = parsePosition(after); err != nil {
 			return nil, err
 		}
 	}
-	entries, err := e.feedPage(ctx, space, shard, from, oldest, limit)
+	entries, at, err := e.feedPage(ctx, space, shard, from, oldest, limit)
 	if err != nil {
 		return nil, err
 	}
-	if after != "" {
-		// Read after the entries: what is removed in between is known here.
+	// Entries are removed by Spanner's time, so that no clock can remove what is
+	// behind a younger position.
+	removable := at.Add(-opts.FeedRetention)
+	if after != "" && from.at.Before(removable) {
+		// Read after the entries: what was removed before is known here.
 		mark, err := e.readMark(ctx, space, shard)
 		if err != nil {
 			return nil, err
@@ -81,15 +83,15 @@ func (e *Engine) readFeed(ctx context.Context, space string, shard int, after kv
 			return nil, kv.ErrFeedTrimmed
 		}
 	}
-	if err := e.trimSometimes(ctx, space, shard, opts, now); err != nil {
+	if err := e.trimSometimes(ctx, space, shard, removable, opts.FeedRetention); err != nil {
 		e.log.Warn("spanner: feed not trimmed", "space", space, "shard", shard, "error", err)
 	}
 	return entries, nil
 }
 
-// feedPage reads entries behind from. One that is older than oldest is lost to the
-// reader whether it was removed yet or not.
-func (e *Engine) feedPage(ctx context.Context, space string, shard int, from feedPlace, oldest time.Time, limit int) ([]kv.FeedEntry, error) {
+// feedPage reads entries behind from, and returns the time of the read. An entry
+// that is older than oldest is lost to the reader whether it was removed or not.
+func (e *Engine) feedPage(ctx context.Context, space string, shard int, from feedPlace, oldest time.Time, limit int) ([]kv.FeedEntry, time.Time, error) {
 	stmt := spanner.Statement{
 		SQL: "SELECT " + feedColumns + " FROM " + feedTableSQL(space) +
 			" WHERE shard = @shard AND committed_at >= @at AND (committed_at > @at OR seq > @seq)" +
@@ -97,7 +99,8 @@ func (e *Engine) feedPage(ctx context.Context, space string, shard int, from fee
 		Params: map[string]any{"shard": int64(shard), "at": from.at, "seq": from.seq, "limit": int64(limit)},
 	}
 	var entries []kv.FeedEntry
-	err := e.client.Single().Query(ctx, stmt).Do(func(r *spanner.Row) error {
+	tx := e.client.Single()
+	err := tx.Query(ctx, stmt).Do(func(r *spanner.Row) error {
 		var p feedPlace
 		var entry kv.FeedEntry
 		err := r.Columns(&p.at, &p.seq, &entry.Key, &entry.Data)
@@ -114,7 +117,11 @@ func (e *Engine) feedPage(ctx context.Context, space string, shard int, from fee
 		entries = append(entries, entry)
 		return nil
 	})
-	return entries, translate(ctx, err)
+	if err != nil {
+		return nil, time.Time{}, translate(ctx, err)
+	}
+	at, err := tx.Timestamp()
+	return entries, at, err
 }
 
 // readMark returns the place of the last entry that was removed from a shard.
@@ -132,23 +139,23 @@ type trimKey struct {
 	shard int
 }
 
-// trimSometimes removes old entries of a shard that is being read, at its first
-// read by this engine and then a few times within each retention. Spanner could
-// do it by itself, but would not tell which positions are lost.
-func (e *Engine) trimSometimes(ctx context.Context, space string, shard int, opts kv.SpaceOptions, now time.Time) error {
+// trimSometimes removes the entries of a shard that are older than removable, at
+// the first read by this engine and then a few times within each retention.
+// Spanner could do it by itself, but would not tell which positions are lost.
+func (e *Engine) trimSometimes(ctx context.Context, space string, shard int, removable time.Time, retention time.Duration) error {
 	const timesPerRetention = 16
 	id := trimKey{space, shard}
 	e.trimMu.Lock()
-	due := now.UnixMicro() >= e.trimmed[id]
+	due := !removable.Before(e.trims[id])
 	if due {
-		e.trimmed[id] = now.Add(opts.FeedRetention / timesPerRetention).UnixMicro()
+		e.trims[id] = removable.Add(retention / timesPerRetention)
 	}
 	e.trimMu.Unlock()
 	if !due {
 		return nil
 	}
 	for {
-		more, err := e.trimPage(ctx, space, shard, now.Add(-opts.FeedRetention))
+		more, err := e.trimPage(ctx, space, shard, removable)
 		if err != nil || !more {
 			return err
 		}

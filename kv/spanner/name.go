@@ -8,12 +8,12 @@ import (
 // Tables and other objects that belong to no space. Names that begin with
 // ownPrefix are never those of a space's rows.
 const (
-	ownPrefix    = "holdfast_"
-	schemaTable  = ownPrefix + "schema"
-	spacesTable  = ownPrefix + "spaces"
-	marksTable   = ownPrefix + "feed_marks"
-	feedPrefix   = ownPrefix + "feed_of_"
-	otherPrefix  = "hf_"
+	ownPrefix   = "holdfast_"
+	schemaTable = ownPrefix + "schema"
+	spacesTable = ownPrefix + "spaces"
+	marksTable  = ownPrefix + "feed_marks"
+	feedPrefix  = ownPrefix + "feed_of_"
+	otherPrefix = "hf_"
 )
 
 const (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"time"
 
 	"cloud.google.com/go/spanner"
 	"google.golang.org/api/option"
@@ -100,7 +101,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{database: name, clock: opts.Clock, log: opts.Logger, trimmed: map[trimKey]int64{}}
+	e := &Engine{database: name, clock: opts.Clock, log: opts.Logger, trims: map[trimKey]time.Time{}}
 	if err := e.connect(ctx, opts); err != nil {
 		return nil, fmt.Errorf("spanner: open %s: %w", name, err)
 	}

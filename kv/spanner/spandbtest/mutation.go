@@ -37,12 +37,15 @@ func (db *database) mutate(p *pendingRows, m *spannerpb.Mutation) error {
 	return status.Errorf(codes.Unimplemented, "mutation %T", m.GetOperation())
 }
 
+// missing is how Spanner says it of a mutation.
+func missing(table string) error { return status.Errorf(codes.NotFound, "Table not found: %s", table) }
+
 // write applies a mutation that has values. replace forgets the columns that it
 // does not name.
 func (db *database) write(p *pendingRows, w *spannerpb.Mutation_Write, allow func(exists bool) error, replace bool) error {
 	t, err := db.table(w.GetTable())
 	if err != nil {
-		return err
+		return missing(w.GetTable())
 	}
 	columns := make([]int, len(w.GetColumns()))
 	for i, name := range w.GetColumns() {
@@ -132,7 +135,7 @@ func (t *table) encodeKeyOf(vals []any) (string, error) {
 func (db *database) remove(p *pendingRows, d *spannerpb.Mutation_Delete) error {
 	t, err := db.table(d.GetTable())
 	if err != nil {
-		return err
+		return missing(d.GetTable())
 	}
 	set := d.GetKeySet()
 	var spans []span

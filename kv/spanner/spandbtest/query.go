@@ -3,6 +3,7 @@ package spandbtest
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -28,6 +29,7 @@ type query struct {
 	table  *table
 	params map[string]any
 	where  spansql.BoolExpr
+	limit  int
 }
 
 func unsupported(what any) error {
@@ -76,34 +78,42 @@ func (db *database) runSelect(t *transaction, q spansql.Query, params map[string
 	if err != nil {
 		return nil, err
 	}
-	run := query{table: table, params: params, where: q.Select.Where}
-	rows, err := run.rows(t)
-	if err != nil {
-		return nil, err
-	}
-	if err := run.sort(rows, q.Order); err != nil {
-		return nil, err
-	}
+	run := query{table: table, params: params, where: q.Select.Where, limit: math.MaxInt}
 	if q.Limit != nil {
-		limit, err := run.limit(q.Limit)
-		if err != nil {
+		if run.limit, err = run.limitOf(q.Limit); err != nil {
 			return nil, err
 		}
-		rows = rows[:min(limit, int64(len(rows)))]
+	}
+	rows, err := run.rows(t, q.Order)
+	if err != nil {
+		return nil, err
 	}
 	return run.project(rows, q.Select)
 }
 
-// rows returns the rows that the condition holds for, in the opposite of the order
-// of their keys, and makes a read-write transaction depend on them.
-func (q *query) rows(t *transaction) ([]*row, error) {
-	spans, err := q.spans()
+// rows returns the rows that the condition holds for, in order, and makes a
+// read-write transaction depend on them. Without an order they come in the opposite
+// of the order of their keys.
+func (q *query) rows(t *transaction, order []spansql.Order) ([]*row, error) {
+	spans, pinned, err := q.spans()
 	if err != nil {
 		return nil, err
 	}
+	sorted, backwards := q.sortedByKey(order, pinned)
+	if backwards {
+		slices.Reverse(spans)
+	}
 	var found []*row
 	for _, s := range spans {
-		for _, r := range within(t.rows(q.table), s) {
+		rows := within(t.rows(q.table), s)
+		for i := range rows {
+			r := rows[i]
+			if backwards {
+				r = rows[len(rows)-1-i]
+			}
+			if sorted && len(found) == q.limit {
+				break
+			}
 			holds, err := q.holds(r)
 			if err != nil {
 				return nil, err
@@ -120,8 +130,29 @@ func (q *query) rows(t *transaction) ([]*row, error) {
 			t.reads = append(t.reads, read{table: q.table, span: s, at: at})
 		}
 	}
-	slices.Reverse(found)
-	return found, nil
+	if !sorted {
+		if err := q.sort(found, order); err != nil {
+			return nil, err
+		}
+	}
+	return found[:min(q.limit, len(found))], nil
+}
+
+// sortedByKey reports whether an order is that of the keys, or its opposite, when
+// the first pinned columns of the key have one value.
+func (q *query) sortedByKey(order []spansql.Order, pinned int) (sorted, backwards bool) {
+	if len(order) == 0 {
+		return true, true
+	}
+	if len(order) > len(q.table.key)-pinned {
+		return false, false
+	}
+	for i, o := range order {
+		if !q.isColumn(o.Expr, q.table.key[pinned+i]) || o.Desc != order[0].Desc {
+			return false, false
+		}
+	}
+	return true, order[0].Desc
 }
 
 func (q *query) sort(rows []*row, order []spansql.Order) error {
@@ -132,12 +163,9 @@ func (q *query) sort(rows []*row, order []spansql.Order) error {
 			return unsupported(o.Expr.SQL())
 		}
 		var err error
-		if columns[i], err = q.table.columnIndex(string(id)); err != nil {
+		if columns[i], err = q.column(string(id)); err != nil {
 			return err
 		}
-	}
-	if len(order) == 0 {
-		return nil
 	}
 	slices.SortStableFunc(rows, func(a, b *row) int {
 		for i, c := range columns {
@@ -153,13 +181,13 @@ func (q *query) sort(rows []*row, order []spansql.Order) error {
 	return nil
 }
 
-func (q *query) limit(l spansql.LiteralOrParam) (int64, error) {
+func (q *query) limitOf(l spansql.LiteralOrParam) (int, error) {
 	switch l := l.(type) {
 	case spansql.IntegerLiteral:
-		return int64(l), nil
+		return int(l), nil
 	case spansql.Param:
 		if n, ok := q.params[string(l)].(int64); ok && n >= 0 {
-			return n, nil
+			return int(n), nil
 		}
 	}
 	return 0, status.Error(codes.InvalidArgument, "LIMIT must be a non-negative INT64")
@@ -171,7 +199,7 @@ func (q *query) project(rows []*row, s spansql.Select) (*result, error) {
 	for i, expr := range s.List {
 		field := &spannerpb.StructType_Field{Type: &spannerpb.Type{Code: spannerpb.TypeCode_INT64}}
 		if id, ok := expr.(spansql.ID); ok {
-			column, err := q.table.columnIndex(string(id))
+			column, err := q.column(string(id))
 			if err != nil {
 				return nil, err
 			}
@@ -220,20 +248,19 @@ func (r *result) messages(id int64) []*spannerpb.PartialResultSet {
 }
 
 // spans returns the ranges of keys that can match: those that comparisons of the
-// first columns of the key leave.
-func (q *query) spans() ([]span, error) {
+// first columns of the key leave. The first pinned columns have one value.
+func (q *query) spans() (spans []span, pinned int, err error) {
 	prefixes := []string{""}
 	for _, column := range q.table.key {
 		points, bounds, err := q.bounds(column)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if points == nil {
-			var spans []span
 			for _, p := range prefixes {
 				spans = append(spans, bounds.behind(p))
 			}
-			return spans, nil
+			return spans, pinned, nil
 		}
 		var next []string
 		for _, p := range prefixes {
@@ -242,13 +269,14 @@ func (q *query) spans() ([]span, error) {
 			}
 		}
 		slices.Sort(next)
-		prefixes = slices.Compact(next)
+		if prefixes = slices.Compact(next); len(prefixes) == 1 {
+			pinned++
+		}
 	}
-	var spans []span
 	for _, p := range prefixes {
 		spans = append(spans, span{lo: p, hi: prefixEnd(p)})
 	}
-	return spans, nil
+	return spans, pinned, nil
 }
 
 // behind returns the span of the keys that begin with p and go on within s.
@@ -305,6 +333,14 @@ func lower(a, b string) string {
 	return min(a, b)
 }
 
+func (q *query) column(name string) (int, error) {
+	i, err := q.table.columnIndex(name)
+	if err != nil {
+		return 0, status.Errorf(codes.InvalidArgument, "Unrecognized name: %s", name)
+	}
+	return i, nil
+}
+
 func (q *query) isColumn(e spansql.Expr, column int) bool {
 	id, ok := e.(spansql.ID)
 	return ok && strings.EqualFold(string(id), q.table.columns[column].name)
@@ -340,7 +376,7 @@ func (q *query) holds(r *row) (bool, error) {
 func (q *query) eval(e spansql.Expr, r *row) (any, error) {
 	switch e := e.(type) {
 	case spansql.ID:
-		i, err := q.table.columnIndex(string(e))
+		i, err := q.column(string(e))
 		if err != nil {
 			return nil, err
 		}

@@ -199,7 +199,7 @@ func (s *Server) Commit(_ context.Context, req *spannerpb.CommitRequest) (*spann
 	case t.snapshot != nil:
 		return nil, status.Error(codes.FailedPrecondition, "transaction is read-only")
 	}
-	c, err := db.commit(t, req.GetMutations())
+	c, err := db.commit(t, req.GetMutations(), len(hooks) > 0)
 	if err != nil {
 		t.aborted = status.Code(err) == codes.Aborted
 		return nil, err

@@ -239,7 +239,7 @@ type replaced struct {
 }
 
 // commit applies mutations, all or none.
-func (db *database) commit(t *transaction, mutations []*spannerpb.Mutation) (*Commit, error) {
+func (db *database) commit(t *transaction, mutations []*spannerpb.Mutation, described bool) (*Commit, error) {
 	if !db.validate(t) {
 		return nil, Aborted()
 	}
@@ -250,11 +250,11 @@ func (db *database) commit(t *transaction, mutations []*spannerpb.Mutation) (*Co
 			return nil, err
 		}
 	}
-	return db.apply(t.id, &pending), nil
+	return db.apply(t.id, &pending, described), nil
 }
 
-// apply makes changes visible.
-func (db *database) apply(id string, p *pendingRows) *Commit {
+// apply makes changes visible, and lists them if described says so.
+func (db *database) apply(id string, p *pendingRows, described bool) *Commit {
 	c := &Commit{Database: db.name, Timestamp: fromMicro(p.at), TransactionID: id}
 	for _, r := range p.rows {
 		if r.old == nil && r.new == nil {
@@ -270,7 +270,9 @@ func (db *database) apply(id string, p *pendingRows) *Commit {
 			r.table.rows = slices.Insert(r.table.rows, i, r.new)
 		}
 		r.table.log = append(r.table.log, change{at: p.at, key: r.key})
-		c.Changes = append(c.Changes, r.describe())
+		if described {
+			c.Changes = append(c.Changes, r.describe())
+		}
 	}
 	return c
 }
@@ -367,7 +369,7 @@ func (s *Server) DeleteExpired(databaseName string) int {
 			}
 		}
 		gone += len(p.rows)
-		c := db.apply(fmt.Sprintf("txn-%d", db.nextID()), &p)
+		c := db.apply(fmt.Sprintf("txn-%d", db.nextID()), &p, len(hooks) > 0)
 		c.Tag, c.System = "RowDeletionPolicy", true
 		db.tell(hooks, c)
 	}
