@@ -382,3 +382,39 @@ func BenchmarkStore(b *testing.B) {
 		}
 	})
 }
+
+// S3 answers so to one of two conditional writes of a key at the same time, and wants
+// it repeated.
+func TestConflictsAreRepeated(t *testing.T) {
+	s := s3test.New(t)
+	opts := optionsFor(s)
+	opts.Buffer = 10
+	d, err := Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := blob.New(d, blob.Options{})
+	conflict := func() {
+		met := false
+		s.SetHook(func(_ int, r *http.Request, at faulthttp.Stage) faulthttp.Action {
+			if r.Method != http.MethodPut || at != faulthttp.Before || met {
+				return faulthttp.Pass
+			}
+			met = true
+			return faulthttp.Fail(http.StatusConflict, "<Error><Code>ConditionalRequestConflict</Code></Error>")
+		})
+	}
+	conflict()
+	put(t, store, "a", "x")
+	conflict()
+	ok, err := store.Finalize(t.Context(), "a")
+	must(t, ok, err)
+	conflict()
+	ok, err = store.Delete(t.Context(), "a")
+	must(t, ok, err)
+	conflict()
+	err = store.Put(t.Context(), "stream", strings.NewReader("more than ten"), 13)
+	if err == nil || errors.Is(err, blob.ErrExists) {
+		t.Errorf("streamed Put of a free name that met a conflict = %v, want another error", err)
+	}
+}
