@@ -41,6 +41,7 @@ func RunRemote(t *testing.T, h RemoteHarness) {
 		{"NewObjectWithinFinalize", testNewObjectWithinFinalize},
 		{"PutWithinPut", testPutWithinPut},
 		{"ChangesWithinReads", testChangesWithinReads},
+		{"ReadIsOfOneObject", testReadIsOfOneObject},
 		{"BrokenOffCallsCanBeRepeated", testBrokenOffCalls},
 		{"HangingServerEndsWithContext", testHangingServer},
 		{"GoneStoreIsNotGoneObject", testGoneStore},
@@ -294,14 +295,17 @@ func testDiscardWithinFinalize(r *remote) {
 }
 
 func testDeleteWithinDelete(r *remote) {
-	for _, finalize := range []bool{false, true} {
+	for _, finalize := range []string{"never", "before", "between"} {
 		var outer, inner bool
 		r.within(
 			func(name string) {
+				if finalize == "before" {
+					r.must(r.store.Finalize(r.ctx, name))
+				}
 				outer = r.must(r.store.Delete(r.ctx, name))
 			},
 			func(name string) {
-				if finalize {
+				if finalize == "between" {
 					r.must(r.other.Finalize(r.ctx, name))
 				}
 				inner = r.must(r.other.Delete(r.ctx, name))
@@ -418,6 +422,49 @@ func testChangesWithinReads(r *remote) {
 					r.Errorf("%s of %s during Delete = %v", what, name, err)
 				}
 				checkAttrs(name)
+			})
+	}
+}
+
+// testReadIsOfOneObject replaces the object within a read of it.
+func testReadIsOfOneObject(r *remote) {
+	const other = "quite another, longer content of the same name"
+	for _, offset := range []int64{0, 3} {
+		var attrs blob.Attrs
+		var content string
+		var err error
+		r.within(
+			func(name string) {
+				var rc io.ReadCloser
+				content = ""
+				if rc, attrs, err = r.store.GetRange(r.ctx, name, offset, -1); err == nil {
+					var b []byte
+					b, err = io.ReadAll(rc)
+					err = errors.Join(err, rc.Close())
+					content = string(b)
+				}
+			},
+			func(name string) {
+				r.must(r.other.Delete(r.ctx, name))
+				if err := put(r.ctx, r.other, name, other); err != nil {
+					r.Errorf("%s: Put = %v", name, err)
+				}
+			},
+			func(name string) {
+				r.delete(name)
+				if err != nil {
+					if !errors.Is(err, blob.ErrNotFound) {
+						r.Errorf("%s: read of a replaced object = %v", name, err)
+					}
+					return
+				}
+				want := remoteContent
+				if attrs.Size == int64(len(other)) {
+					want = other
+				}
+				if content != want[offset:] || attrs.Size != int64(len(want)) {
+					r.Errorf("%s: read %s with size %d", name, brief(content), attrs.Size)
+				}
 			})
 	}
 }

@@ -385,3 +385,12 @@ func BenchmarkStore(b *testing.B) {
 		}
 	})
 }
+
+func TestUploadEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := &remembering{ctx: ctx, r: strings.NewReader("x")}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, context.Canceled) || !errors.Is(r.err, context.Canceled) {
+		t.Errorf("Read = %d, %v", n, err)
+	}
+}

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -381,4 +382,93 @@ func BenchmarkStore(b *testing.B) {
 			must(b, ok, err)
 		}
 	})
+}
+
+// S3 answers so to one of two conditional writes of a key at the same time, and wants
+// it repeated.
+func TestConflictsAreRepeated(t *testing.T) {
+	s := s3test.New(t)
+	opts := optionsFor(s)
+	opts.Buffer = 10
+	d, err := Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := blob.New(d, blob.Options{})
+	conflict := func() {
+		met := false
+		s.SetHook(func(_ int, r *http.Request, at faulthttp.Stage) faulthttp.Action {
+			if r.Method != http.MethodPut || at != faulthttp.Before || met {
+				return faulthttp.Pass
+			}
+			met = true
+			return faulthttp.Fail(http.StatusConflict, "<Error><Code>ConditionalRequestConflict</Code></Error>")
+		})
+	}
+	conflict()
+	put(t, store, "a", "x")
+	conflict()
+	ok, err := store.Finalize(t.Context(), "a")
+	must(t, ok, err)
+	conflict()
+	ok, err = store.Delete(t.Context(), "a")
+	must(t, ok, err)
+	conflict()
+	err = store.Put(t.Context(), "stream", strings.NewReader("more than ten"), 13)
+	if err == nil || errors.Is(err, blob.ErrExists) {
+		t.Errorf("streamed Put of a free name that met a conflict = %v, want another error", err)
+	}
+}
+
+func TestMarksOfLiveObjectsStay(t *testing.T) {
+	s := s3test.New(t)
+	store := blob.New(openTest(t, s), blob.Options{})
+	ctx := t.Context()
+	// The marks of these are in another order than the names.
+	names := []string{"a", "a b", "a\x01", "a b c"}
+	for _, name := range names {
+		put(t, store, name, "old")
+		ok, err := store.Delete(ctx, name)
+		must(t, ok, err)
+		put(t, store, name, "new")
+		ok, err = store.Finalize(ctx, name)
+		must(t, ok, err)
+	}
+	s.Advance(markAge + time.Minute)
+	for range 2 {
+		for _, after := range append([]string{""}, names...) {
+			list(t, store, "", after)
+		}
+	}
+	for _, name := range names {
+		if a, err := store.Stat(ctx, name); err != nil || !a.Committed {
+			t.Errorf("Stat(%q) = %+v, %v; want a finalized object", name, a, err)
+		}
+	}
+}
+
+func TestMarkOfAnotherIncarnationMeansNothing(t *testing.T) {
+	s := s3test.New(t)
+	d := openTest(t, s)
+	store := blob.New(d, blob.Options{})
+	put(t, store, "a", "x")
+	s.PutRaw(t, markKey("a", strings.Repeat("A", idLen), "another"), string(finalized), nil)
+	err := store.List(t.Context(), "", "", func(a blob.Attrs) bool {
+		if a.Committed {
+			t.Errorf("List shows %+v", a)
+		}
+		return true
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStreamEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := &remembering{ctx: ctx, r: strings.NewReader("x")}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, context.Canceled) || !errors.Is(r.err, context.Canceled) {
+		t.Errorf("Read = %d, %v", n, err)
+	}
 }

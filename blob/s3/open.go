@@ -81,14 +81,21 @@ type Options struct {
 // honours conditions on writes. Errors name the setting to look at. There is nothing
 // to close.
 func Open(ctx context.Context, opts Options) (*Driver, error) {
-	d, err := open(ctx, opts)
+	d, err := connect(ctx, opts)
+	if err == nil {
+		err = d.present(ctx)
+	}
+	if err == nil {
+		err = d.probe(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("s3: open bucket %q: %w", opts.Bucket, err)
 	}
 	return d, nil
 }
 
-func open(ctx context.Context, opts Options) (*Driver, error) {
+// connect makes a client. No request is made yet.
+func connect(ctx context.Context, opts Options) (*Driver, error) {
 	if opts.Bucket == "" {
 		return nil, errors.New("no bucket is set")
 	}
@@ -105,7 +112,7 @@ func open(ctx context.Context, opts Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{
+	return &Driver{
 		client: s3.NewFromConfig(cfg, func(o *s3.Options) {
 			o.UsePathStyle = opts.PathStyle
 			if opts.Endpoint != "" {
@@ -115,11 +122,7 @@ func open(ctx context.Context, opts Options) (*Driver, error) {
 		bucket: aws.String(opts.Bucket),
 		buffer: cmp.Or(opts.Buffer, defaultBuffer),
 		log:    cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
-	}
-	if err := d.present(ctx); err != nil {
-		return nil, err
-	}
-	return d, d.probe(ctx)
+	}, nil
 }
 
 func loadConfig(ctx context.Context, opts Options) (aws.Config, error) {

@@ -73,3 +73,19 @@ func TestRemote(t *testing.T) {
 		return func() blob.Driver { return openTest(tb, s) }, s.Server
 	})
 }
+
+func TestRangeOf(t *testing.T) {
+	const most = 1 << 62
+	tests := []struct {
+		offset, length int64
+		want           string
+	}{
+		{0, -1, ""}, {0, 1, "bytes=0-0"}, {5, -1, "bytes=5-"}, {5, 3, "bytes=5-7"}, {most, most, "bytes=4611686018427387904-9223372036854775807"},
+		{most + 1, most, "bytes=4611686018427387905-"},
+	}
+	for _, test := range tests {
+		if got := aws.ToString(rangeOf(test.offset, test.length)); got != test.want {
+			t.Errorf("rangeOf(%d, %d) = %q, want %q", test.offset, test.length, got, test.want)
+		}
+	}
+}
