@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-dev/holdfast/expiry"
 	"github.com/holdfast-dev/holdfast/kv"
 	"github.com/holdfast-dev/holdfast/kv/pebble"
+	"github.com/holdfast-dev/holdfast/lease"
 	"github.com/holdfast-dev/holdfast/metrics"
 	"github.com/holdfast-dev/holdfast/offload"
 	"github.com/holdfast-dev/holdfast/queue"
@@ -33,7 +34,10 @@ type house struct {
 	clock   clock.Clock
 	metrics *metrics.Registry
 
+	// shared: other processes may have the engine open too. openEngine sets it.
+	shared  bool
 	db      *kv.DB // with all hooks
+	leases  *lease.Manager
 	objects *blob.Store
 
 	queues  *queue.Service
@@ -67,7 +71,7 @@ func openHouse(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (h *ho
 	for _, w := range append(cfg.Warnings, warnings...) {
 		log.Warn(w)
 	}
-	steps := []func(context.Context) error{h.openEngine, h.openObjects, h.openQueues, h.openLayers, h.openSync}
+	steps := []func(context.Context) error{h.openEngine, h.openLeases, h.openObjects, h.openQueues, h.openLayers, h.openSync}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return h, err
@@ -96,8 +100,21 @@ func (h *house) openEngine(ctx context.Context) error {
 	}
 	h.closers = append(h.closers, engine.Close)
 	h.db = kv.New(engine, pebble.Limits())
+	h.shared = false // pebble locks its directory
 	return nil
 }
+
+// openLeases decides which process does what only one may do at a time.
+func (h *house) openLeases(ctx context.Context) error {
+	var err error
+	h.leases, err = lease.Open(ctx, h.db, lease.Options{
+		Rand: rand.Reader, Exclusive: !h.shared, Metrics: h.metrics, Log: h.log,
+	})
+	return err
+}
+
+// sharedShards is in how many parts queues are divided that several processes deliver.
+const sharedShards = 8
 
 // houseSpace remembers, in the row "object_store", that there is an object store.
 // Without it, a disk that is not mounted would be taken for a store that is still to
@@ -136,9 +153,14 @@ func (h *house) openObjects(ctx context.Context) error {
 // openQueues opens the queues that Holdfast itself uses. They work on the engine
 // without hooks, because their rows have neither links nor expiry.
 func (h *house) openQueues(ctx context.Context) error {
+	shards := 1
+	if h.shared {
+		shards = sharedShards
+	}
 	var err error
 	h.queues, err = queue.Open(ctx, h.db, queue.Options{
-		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Database: "holdfast", Metrics: h.metrics, Log: h.log,
+		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Leases: h.leases, Shards: shards,
+		Database: "holdfast", Metrics: h.metrics, Log: h.log,
 	})
 	if err != nil {
 		return err
@@ -161,7 +183,10 @@ func (h *house) ensureQueue(ctx context.Context, name string, settings queue.Set
 	if !errors.Is(err, queue.ErrQueueExists) {
 		return q, err
 	}
-	if err := h.queues.Configure(ctx, name, func(s *queue.Settings) { *s = settings }); err != nil {
+	if err := h.queues.Configure(ctx, name, func(s *queue.Settings) {
+		settings.Shards = s.Shards
+		*s = settings
+	}); err != nil {
 		return nil, err
 	}
 	return h.queues.Queue(ctx, name)
@@ -187,7 +212,7 @@ func (h *house) openLayers(ctx context.Context) error {
 	h.offloader = offload.New(h.objects, h.objects, offload.Options{
 		Concurrency: h.cfg.Sync.Offload.MaxConcurrency, Clock: h.clock, Random: rand.Reader, Metrics: h.metrics, Log: h.log,
 	})
-	h.sweeper = expiry.NewSweeper(h.db, h.index, expiry.Options{Clock: h.clock, Metrics: h.metrics, Logger: h.log})
+	h.sweeper = expiry.NewSweeper(h.db, h.index, expiry.Options{Clock: h.clock, Leases: h.leases, Metrics: h.metrics, Logger: h.log})
 	return nil
 }
 

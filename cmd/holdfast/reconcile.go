@@ -52,11 +52,14 @@ func (a *app) reconcileCommand() *cobra.Command {
 	return cmd
 }
 
-// reconcile runs the reconciler and the queues that it receives from.
+// reconcile runs the reconciler, and the queues that it receives from.
 func (h *house) reconcile(ctx context.Context, once bool, budget time.Duration) error {
-	queueCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	queues := make(chan error, 1)
+	leaseCtx, stopLeases := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLeases()
+	queueCtx, stopQueues := context.WithCancel(leaseCtx)
+	defer stopQueues()
+	leases, queues := make(chan error, 1), make(chan error, 1)
+	go func() { leases <- h.leases.Run(leaseCtx) }()
 	go func() { queues <- h.queues.Run(queueCtx) }()
 	var err error
 	if once {
@@ -64,6 +67,8 @@ func (h *house) reconcile(ctx context.Context, once bool, budget time.Duration) 
 	} else {
 		err = h.reconciler.Run(ctx)
 	}
-	stop()
-	return errors.Join(err, <-queues)
+	stopQueues()
+	err = errors.Join(err, <-queues)
+	stopLeases()
+	return errors.Join(err, <-leases)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
+	"github.com/holdfast-dev/holdfast/lease"
 )
 
 // runServe serves until ctx ends, then stops in order: no new requests, running
@@ -98,8 +99,11 @@ func (d *door) prepare(log *slog.Logger) {
 // run runs the doors and workers until ctx ends or one of them fails.
 func (h *house) run(ctx context.Context, doors []*door) error {
 	// The workers outlive ctx, so that the doors can finish their requests while
-	// queues and workers still run; the queues outlive the workers.
-	queueCtx, stopQueues := context.WithCancel(context.WithoutCancel(ctx))
+	// queues and workers still run; the queues outlive the workers, and the leases
+	// the queues.
+	leaseCtx, stopLeases := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLeases()
+	queueCtx, stopQueues := context.WithCancel(leaseCtx)
 	defer stopQueues()
 	workerCtx, stopWorkers := context.WithCancel(queueCtx)
 	defer stopWorkers()
@@ -113,7 +117,7 @@ func (h *house) run(ctx context.Context, doors []*door) error {
 			}
 		}
 	}
-	var queues, workers, servers errgroup.Group
+	var leases, queues, workers, servers errgroup.Group
 	spawn := func(g *errgroup.Group, ctx context.Context, name string, run func(context.Context) error) {
 		g.Go(func() error {
 			err := run(ctx)
@@ -121,6 +125,7 @@ func (h *house) run(ctx context.Context, doors []*door) error {
 			return err
 		})
 	}
+	spawn(&leases, leaseCtx, "leases", h.leases.Run)
 	spawn(&queues, queueCtx, "queues", h.queues.Run)
 	for _, w := range h.workers() {
 		spawn(&workers, workerCtx, w.name, w.run)
@@ -154,10 +159,14 @@ func (h *house) run(ctx context.Context, doors []*door) error {
 	stopWorkers()
 	workers.Wait()
 	stopQueues()
-	return errors.Join(cause, queues.Wait())
+	cause = errors.Join(cause, queues.Wait())
+	stopLeases()
+	return errors.Join(cause, leases.Wait())
 }
 
-// worker is something that runs as long as the process.
+// worker is something that runs as long as the process. All of them may run in several
+// processes of one engine: reconciler and purge receive from queues, the sweeper shares
+// its shards out, the lifecycle runs in one process at a time.
 type worker struct {
 	name string
 	run  func(context.Context) error
@@ -166,7 +175,7 @@ type worker struct {
 func (h *house) workers() []worker {
 	all := []worker{
 		{"expiry sweeper", h.sweeper.Run},
-		{"lifecycle", h.lifecycle.Run},
+		{"lifecycle", h.runLifecycle},
 		{"purge", h.purger.Run},
 	}
 	if h.cfg.Reconcile.Enabled {
@@ -178,4 +187,11 @@ func (h *house) workers() []worker {
 		}})
 	}
 	return all
+}
+
+// runLifecycle runs the lifecycle while no other process does.
+func (h *house) runLifecycle(ctx context.Context) error {
+	return h.leases.Compete(ctx, "lifecycle", []string{"lifecycle"}, func(ctx context.Context, _ *lease.Lease) error {
+		return h.lifecycle.Run(ctx)
+	})
 }
