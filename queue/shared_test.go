@@ -556,3 +556,28 @@ func TestCatalogIsFollowed(t *testing.T) {
 		})
 	}
 }
+
+func TestReadyMessageThatAnotherProcessReplacesIsTheNewOne(t *testing.T) {
+	inShared(t, false, func(s *shared) {
+		owner, other := s.start(0), s.start(0)
+		q := owner.create("q", Settings{})
+		pass(catalogEvery)
+		elsewhere := other.queue("q")
+		ctx, cancel := context.WithCancel(s.t.Context())
+		go q.Receive(ctx, 1)
+		pass(time.Second)
+		cancel()
+		owner.send(q, out("a")...)
+		pass(time.Second)
+		if err := other.replace(elsewhere, Outgoing{Key: []byte("a"), Payload: []byte("new")}); err != nil {
+			t.Fatal(err)
+		}
+		pass(2 * tick)
+		if m := owner.expect(q, 9, "a")[0]; string(m.Payload) != "new" {
+			t.Errorf("payload %q", m.Payload)
+		}
+		owner.mustAck(q, "a")
+		owner.stop()
+		other.stop()
+	})
+}
