@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/changes"
 	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/lease"
 	"github.com/holdfast-dev/holdfast/metrics"
 )
 
@@ -54,6 +56,9 @@ type Options struct {
 	// long a row may have to wait that was written with an expiry in the past,
 	// or whose removal failed. Default: 10 minutes.
 	Rescan time.Duration
+	// Leases, if not nil, share the shards out among the processes that run a
+	// Sweeper. They spare work; nothing depends on them.
+	Leases *lease.Manager
 	// Concurrency is how many shards are swept at once. Default: 4.
 	Concurrency int
 	// Metrics gets the metrics expiry.removed and expiry.stale (rows and
@@ -76,6 +81,8 @@ type Sweeper struct {
 	opts   Options
 	rows   int
 	shards [Shards]shard
+	// owned has the epoch in which this process sweeps a shard, 0 if it does not.
+	owned [Shards]atomic.Uint64
 
 	removed, stale, failed, unknown *metrics.Counter
 	lag                             *metrics.Gauge
@@ -83,6 +90,7 @@ type Sweeper struct {
 
 // shard is how far a range of the index has been swept.
 type shard struct {
+	epoch  uint64    // of the ownership that this is about
 	next   []byte    // where the next Step goes on
 	rescan time.Time // when to begin at the beginning
 }
@@ -104,7 +112,7 @@ func NewSweeper(db *kv.DB, index *Index, opts Options) *Sweeper {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	m := opts.Metrics.Group("expiry")
-	return &Sweeper{
+	s := &Sweeper{
 		db: db, index: index, clock: opts.Clock, opts: opts,
 		// Each row may bring its entry, a counter and some messages.
 		rows:    max(1, min(rowsPerTransaction, db.Limits().CommitRows/8)),
@@ -112,11 +120,44 @@ func NewSweeper(db *kv.DB, index *Index, opts Options) *Sweeper {
 		failed: m.Counter("failed", "space"), unknown: m.Counter("unknown", "space"),
 		lag: m.Gauge("lag_seconds"),
 	}
+	if opts.Leases == nil {
+		for i := range s.owned {
+			s.owned[i].Store(1)
+		}
+	}
+	return s
 }
 
 // Run repeats Step: at once while there is work, else after the interval, or after
 // a growing wait if there were errors. It returns nil when ctx is done.
 func (s *Sweeper) Run(ctx context.Context) error {
+	if s.opts.Leases == nil {
+		return s.run(ctx)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.run(ctx) })
+	group.Go(func() error { return s.compete(ctx) })
+	return group.Wait()
+}
+
+// compete owns this process's share of the shards until ctx ends.
+func (s *Sweeper) compete(ctx context.Context) error {
+	names := make([]string, Shards)
+	numbers := map[string]int{}
+	for i := range names {
+		names[i] = fmt.Sprintf("expiry/%d", i)
+		numbers[names[i]] = i
+	}
+	return s.opts.Leases.Compete(ctx, "expiry", names, func(ctx context.Context, l *lease.Lease) error {
+		owned := &s.owned[numbers[l.Name()]]
+		owned.Store(l.Epoch())
+		<-ctx.Done()
+		owned.Store(0)
+		return nil
+	})
+}
+
+func (s *Sweeper) run(ctx context.Context) error {
 	retry := retryFirst
 	for {
 		worked, err := s.Step(ctx)
@@ -143,7 +184,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// Step handles the next entries of each shard, and reports whether it removed
+// Step handles the next entries of each shard that is this process's, and reports whether it removed
 // anything or saw that there is more to do. An error does not keep the other
 // shards from being swept. A shard whose rows could not be read or written is
 // tried again from the same place; a row that cannot be removed is passed over
@@ -156,6 +197,13 @@ func (s *Sweeper) Step(ctx context.Context) (bool, error) {
 	group.SetLimit(s.opts.Concurrency)
 	now := s.clock.Now()
 	for i := range s.shards {
+		epoch := s.owned[i].Load()
+		if epoch == 0 {
+			continue
+		}
+		if s.shards[i].epoch != epoch {
+			s.shards[i] = shard{epoch: epoch} // another process has swept it
+		}
 		group.Go(func() error {
 			worked[i], oldest[i], errs[i] = s.sweep(ctx, byte(i), now)
 			return nil

@@ -49,7 +49,7 @@ func (m *Manager) step(ctx context.Context) (time.Duration, error) {
 			wanting = append(wanting, r)
 			missing[r] = free
 		}
-		if len(r.held) == 0 && len(r.names) > 0 {
+		if len(r.held) == 0 && !m.opts.Exclusive {
 			wait = min(wait, m.opts.Duration/10)
 		}
 	}

@@ -221,8 +221,11 @@ func (sh *shard) choose(found []*entry) (fresh []*entry, stop []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range found {
-		if q.known[e.key] != nil {
-			continue
+		if old := q.known[e.key]; old != nil {
+			if old.state != ready || !e.due.After(old.due) || q.s.lookAround == 0 {
+				continue
+			}
+			q.forget(old) // another process has put a message in its place
 		}
 		if !sh.fetch(e) {
 			return fresh, q.timeKey(e.due, []byte(e.key))

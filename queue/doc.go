@@ -17,18 +17,45 @@
 //     again after a growing delay, or goes to the dead letters if its queue
 //     bounds the attempts.
 //
-// A Service owns all queues of an engine. One process at a time may run a Service
-// on an engine, because that process's memory says who holds what. Its doors
-// and workers share it. Service.Run does all that happens in the background;
-// without it messages can be sent and acknowledged but are not delivered.
+// A Service is a process's part in the queues of an engine; its doors and workers
+// share it. Service.Run does all that happens in the background; without it messages
+// can be sent and acknowledged but are not delivered.
 //
-// # After a stop
+// # Several processes
 //
-// A Service whose Run ended in order makes each leased message due at the end of
-// its lease. After any other stop the leases are unknown: messages that were due
-// before the new start are held back for the length of one lease, unless
-// Settings.LocalReceivers says that whoever held a lease died with the process.
-// In both cases a token of the earlier run can be renewed while it lives.
+// A queue is divided into shards; the shard of a message follows from its key. Each
+// shard is owned by one process at a time, through a lease (package lease), and that
+// process's memory says who holds which of its messages. It delivers them to its own
+// receivers. Ownership follows demand: a process competes for shards only while
+// somebody receives from the queue in it, and a few seconds longer. On an engine that
+// no other process can have open it always owns all.
+//
+// A process that has lost a shard forgets its messages. What it had handed out stays
+// with the receivers, and their acknowledgement works, as it goes by key. Attempts and
+// dead letters are written under the lease's fence: a process that was paused, and goes
+// on after another one took over, counts and buries nothing.
+//
+// The present differs between processes. Each look at the ready index therefore begins
+// some seconds back, for messages of slow clocks and slow commits, and goes on for some
+// seconds, for messages that were due when they were sent by a fast clock. A message
+// that another process sends is found by a signal where the engine has them, otherwise
+// within a second. What another process acknowledges, having received it before the
+// shard changed hands, may be handed out once more from memory; acknowledging it then
+// says ErrNotFound.
+//
+// # After a change of owner
+//
+// An owner that gives a shard back in order makes each leased message due at the end of
+// its lease. It, or any process, can renew such a lease, or end it. After any other end
+// the leases are unknown: messages that were due before the next owner began are held
+// back for the length of one lease; a token of before can be renewed at the next owner
+// meanwhile. A message that a paused owner had handed out may so be worked on twice if
+// its receiver takes longer than that, and acknowledged only once.
+//
+// Settings.LocalReceivers says that whoever held a lease died with the process that
+// gave it out, so that nothing need be held back. That is believed only where no other
+// process can have the engine open: elsewhere a silent process may just be paused, and
+// its receivers at work.
 //
 // # Rows
 //
@@ -38,12 +65,13 @@
 //	space           key                            value
 //	queue_catalog   "q", name                      number and Settings of a queue
 //	                "n"                            the last number given out
-//	                "r"                            the last run: its number, whether it ended in order
-//	                "d", number                    a queue was dropped and its rows go
+//	                "d", number                    a queue was dropped, when, and its rows go
 //	                "c", number                    how many dead letters a queue has
 //	queue_message   number, key                    the message
-//	queue_ready     number, due, key               length of the payload, whether due was moved
-//	queue_moved     number, delivery time, key     nothing; only for messages whose due was moved
+//	queue_ready     number, shard, due, key        length of the payload, whether due was moved, or
+//	                                               else whether it was due when it was sent
+//	queue_moved     number, shard, delivery time,  nothing; only for messages whose due was moved
+//	                key
 //	queue_dead      number, key, version           the message and when it died
 //
 // queue_ready is what deliveries are found by. queue_moved has the failing

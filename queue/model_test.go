@@ -306,14 +306,15 @@ func (x *machine) Check(t *rapid.T) {
 }
 
 func TestInvariant4_RandomHistoriesAgreeWithTheModel(t *testing.T) {
-	for _, local := range []bool{false, true} {
-		t.Run(fmt.Sprintf("local=%v", local), func(t *testing.T) {
+	for i, local := range []bool{false, true, false} {
+		shards := 1 + 6*(i/2)
+		t.Run(fmt.Sprintf("local=%v,shards=%d", local, shards), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				// A failure is a panic that rapid must see on its own goroutine.
 				var failure any
 				synctest.Test(t, func(t *testing.T) {
 					defer func() { failure = recover() }()
-					history(newWorld(t), rt, Settings{MaxAttempts: 4, LocalReceivers: local})
+					history(newWorld(t), rt, Settings{MaxAttempts: 4, LocalReceivers: local, Shards: shards})
 				})
 				if failure != nil {
 					panic(failure)

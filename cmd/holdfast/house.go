@@ -35,10 +35,12 @@ type house struct {
 	clock   clock.Clock
 	metrics *metrics.Registry
 
+	// shared: other processes may have the engine open too. openEngine sets it.
+	shared  bool
 	db      *kv.DB // with all hooks
+	leases  *lease.Manager
 	objects *blob.Store
 
-	leases  *lease.Manager
 	queues  *queue.Service
 	changes *queue.Queue
 	purges  *queue.Queue
@@ -70,7 +72,7 @@ func openHouse(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (h *ho
 	for _, w := range append(cfg.Warnings, warnings...) {
 		log.Warn(w)
 	}
-	steps := []func(context.Context) error{h.openEngine, h.openObjects, h.openQueues, h.openLayers, h.openSync}
+	steps := []func(context.Context) error{h.openEngine, h.openLeases, h.openObjects, h.openQueues, h.openLayers, h.openSync}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return h, err
@@ -96,11 +98,24 @@ func (h *house) openEngine(ctx context.Context) error {
 	}
 	h.closers = append(h.closers, engine.Close)
 	h.db = kv.New(engine, limits)
+	h.shared = h.cfg.Engine.Shared()
 	if err := transfer.Check(ctx, h.db); err != nil {
 		return fmt.Errorf("%w: run holdfast copy again", err)
 	}
 	return nil
 }
+
+// openLeases decides which process does what only one may do at a time.
+func (h *house) openLeases(ctx context.Context) error {
+	var err error
+	h.leases, err = lease.Open(ctx, h.db, lease.Options{
+		Rand: rand.Reader, Exclusive: !h.shared, Metrics: h.metrics, Log: h.log,
+	})
+	return err
+}
+
+// sharedShards is in how many parts queues are divided that several processes deliver.
+const sharedShards = 8
 
 // houseSpace remembers, in the row "object_store", that there is an object store.
 // Without it, a disk that is not mounted would be taken for a store that is still to
@@ -149,28 +164,17 @@ func (h *house) checkStore(ctx context.Context, store blob.Checker) error {
 	return err
 }
 
-// sharedShards is in how many parts a queue is divided where several processes can
-// deliver: at most so many work on a queue.
-const sharedShards = 8
-
-// openQueues opens the leases by which processes share work out, and the queues that
-// Holdfast itself uses. They work on the engine without hooks, because their rows have
-// neither links nor expiry.
+// openQueues opens the queues that Holdfast itself uses. They work on the engine
+// without hooks, because their rows have neither links nor expiry.
 func (h *house) openQueues(ctx context.Context) error {
 	shards := 1
-	if h.cfg.Engine.Shared() {
+	if h.shared {
 		shards = sharedShards
 	}
 	var err error
-	h.leases, err = lease.Open(ctx, h.db, lease.Options{
-		Rand: rand.Reader, Exclusive: !h.cfg.Engine.Shared(), Metrics: h.metrics, Log: h.log,
-	})
-	if err != nil {
-		return err
-	}
 	h.queues, err = queue.Open(ctx, h.db, queue.Options{
-		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Database: "holdfast",
-		Leases: h.leases, Shards: shards, Metrics: h.metrics, Log: h.log,
+		TokenKey: []byte(h.secrets.LeaseKey), Rand: rand.Reader, Clock: h.clock, Leases: h.leases, Shards: shards,
+		Database: "holdfast", Metrics: h.metrics, Log: h.log,
 	})
 	if err != nil {
 		return err
@@ -215,13 +219,6 @@ func (h *house) runQueues(ctx context.Context) error {
 	return group.Wait()
 }
 
-// alone runs a worker in one process at a time.
-func (h *house) alone(name string, run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		return h.leases.Compete(ctx, name, []string{name}, func(ctx context.Context, _ *lease.Lease) error { return run(ctx) })
-	}
-}
-
 // openLayers hooks the capture of link changes and the index of deadlines into
 // every transaction, and makes the workers that act on them.
 func (h *house) openLayers(ctx context.Context) error {
@@ -246,7 +243,7 @@ func (h *house) openLayers(ctx context.Context) error {
 	h.offloader = offload.New(h.objects, h.objects, offload.Options{
 		Concurrency: h.cfg.Sync.Offload.MaxConcurrency, Clock: h.clock, Random: rand.Reader, Metrics: h.metrics, Log: h.log,
 	})
-	h.sweeper = expiry.NewSweeper(h.db, h.index, expiry.Options{Clock: h.clock, Metrics: h.metrics, Logger: h.log})
+	h.sweeper = expiry.NewSweeper(h.db, h.index, expiry.Options{Clock: h.clock, Leases: h.leases, Metrics: h.metrics, Logger: h.log})
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
+	"github.com/holdfast-dev/holdfast/lease"
 )
 
 // runServe serves until ctx ends, then stops in order: no new requests, running
@@ -159,7 +160,9 @@ func (h *house) run(ctx context.Context, doors []*door) error {
 	return errors.Join(cause, queues.Wait())
 }
 
-// worker is something that runs as long as the process.
+// worker is something that runs as long as the process. All of them may run in several
+// processes of one engine: reconciler and purge receive from queues, the sweeper shares
+// its shards out, the lifecycle runs in one process at a time.
 type worker struct {
 	name string
 	run  func(context.Context) error
@@ -167,11 +170,11 @@ type worker struct {
 
 func (h *house) workers() []worker {
 	all := []worker{
-		{"expiry sweeper", h.alone("expiry", h.sweeper.Run)},
+		{"expiry sweeper", h.sweeper.Run},
 		{"purge", h.purger.Run},
 	}
 	if h.cfg.Store.Kind != config.StoreGCS { // whose bucket has a rule
-		all = append(all, worker{"lifecycle", h.alone("lifecycle", h.lifecycle.Run)})
+		all = append(all, worker{"lifecycle", h.runLifecycle})
 	}
 	if h.cfg.Reconcile.Enabled {
 		all = append(all, worker{"reconciler", h.reconciler.Run})
@@ -182,4 +185,11 @@ func (h *house) workers() []worker {
 		}})
 	}
 	return all
+}
+
+// runLifecycle runs the lifecycle while no other process does.
+func (h *house) runLifecycle(ctx context.Context) error {
+	return h.leases.Compete(ctx, "lifecycle", []string{"lifecycle"}, func(ctx context.Context, _ *lease.Lease) error {
+		return h.lifecycle.Run(ctx)
+	})
 }
