@@ -26,6 +26,10 @@ type Harness struct {
 	Limits kv.Limits
 	// Shared says that several engines may be open on one store at once.
 	Shared bool
+	// OwnTime says that versions, and with them the age of feed entries, carry the
+	// time of a server that the suite cannot set, not that of the clock given to
+	// Store.
+	OwnTime bool
 	// Freeze stops the server behind the engine of the last store from
 	// answering, and returns a function that lets it go on. Nil if there is no
 	// server.

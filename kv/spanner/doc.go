@@ -1,0 +1,2 @@
+// Package spanner is the engine on Cloud Spanner.
+package spanner
