@@ -180,6 +180,9 @@ func testOneOfManyDeletesFinds(f *fixture) {
 	for round := range 10 {
 		name := fmt.Sprintf("race/%d", round)
 		f.put(name, "x")
+		if round%2 == 1 {
+			f.finalize(name)
+		}
 		found := make([]bool, 6)
 		errs := together(len(found), func(i int) (err error) {
 			found[i], err = f.store.Delete(f.ctx, name)

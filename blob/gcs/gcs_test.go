@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/blob/blobtest"
 	"github.com/holdfast-dev/holdfast/blob/gcs/gcstest"
+	"github.com/holdfast-dev/holdfast/internal/faulthttp"
 )
 
 // openTest opens the server's bucket and closes it at the end of the test.
@@ -28,5 +29,12 @@ func TestConformance(t *testing.T) {
 	blobtest.Run(t, func(tb testing.TB) func() blob.Driver {
 		s := gcstest.New(tb)
 		return func() blob.Driver { return openTest(tb, s) }
+	})
+}
+
+func TestRemote(t *testing.T) {
+	blobtest.RunRemote(t, func(tb testing.TB) (func() blob.Driver, *faulthttp.Server) {
+		s := gcstest.New(tb)
+		return func() blob.Driver { return openTest(tb, s) }, s.Server
 	})
 }

@@ -49,14 +49,14 @@ func (d *Driver) Put(ctx context.Context, name string, customTime time.Time, r i
 	uploading, drop := context.WithCancel(ctx)
 	defer drop()
 	free := d.bucket.Object(name).If(storage.Conditions{DoesNotExist: true})
-	w := free.NewWriter(uploading)
+	w := free.Retryer(storage.WithErrorFunc(limitedRetry())).NewWriter(uploading)
 	attrs, upload := newborn(customTime)
 	w.ObjectAttrs = attrs
 	w.Name = name
 	// Content shorter than a chunk is one request, and only needs a chunk as long.
 	w.ChunkSize = int(min(d.chunk, roundUp(size+1)))
 
-	source := &remembering{r: r}
+	source := &remembering{ctx: ctx, r: r}
 	_, err := io.Copy(w, source)
 	if source.err != nil {
 		drop()
@@ -71,14 +71,32 @@ func (d *Driver) Put(ctx context.Context, name string, customTime time.Time, r i
 	return d.settle(ctx, "upload", name, upload, err)
 }
 
-// remembering keeps the error of a reader apart from that of a writer.
+// limitedRetry decides about repetitions within one upload. The client's own rule for
+// uploads knows no limit, and gives up when a connection ends without an answer.
+func limitedRetry() func(error) bool {
+	left := retryTries - 1
+	return func(err error) bool {
+		if left == 0 || !storage.ShouldRetry(err) {
+			return false
+		}
+		left--
+		return true
+	}
+}
+
+// remembering keeps the error of a reader apart from that of a writer. Once ctx has
+// ended it hands out nothing more, so that the upload stays incomplete.
 type remembering struct {
+	ctx context.Context
 	r   io.Reader
 	err error
 }
 
 func (r *remembering) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
+	if ended := r.ctx.Err(); ended != nil {
+		n, err = 0, ended
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		r.err = err
 	}

@@ -39,7 +39,7 @@ var Drop = Action{drop: true}
 func Fail(status int, body string) Action { return Action{status: status, body: body} }
 
 // Hook is called before and after the n-th request, counted from 0 since SetHook. It
-// may wait. The request's body must not be read.
+// may wait, on the request's context for example. The body must not be read.
 type Hook func(n int, r *http.Request, stage Stage) Action
 
 // Server is a server around a handler. Its address is the URL of the embedded one.
@@ -128,6 +128,14 @@ func (s *Server) arrive(r *http.Request) (n int, hook Hook, frozen chan struct{}
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	n, hook, frozen, latency := s.arrive(r)
+	if hook != nil || frozen != nil || latency > 0 {
+		// Only when its body is read does a request notice that its client left.
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
 	if frozen != nil {
 		s.wait(r, frozen, 0)
 	}
@@ -138,12 +146,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.handler.ServeHTTP(w, r)
 		return
 	}
-	if hook(n, r, Before).apply(w, r) {
+	if hook(n, r, Before).apply(w) {
 		return
 	}
 	answer := httptest.NewRecorder()
 	s.handler.ServeHTTP(answer, r)
-	if !hook(n, r, After).apply(w, r) {
+	if !hook(n, r, After).apply(w) {
 		Send(w, answer)
 	}
 }
@@ -167,13 +175,11 @@ func (s *Server) wait(r *http.Request, thawed chan struct{}, d time.Duration) {
 }
 
 // apply does what the action says, if it says anything.
-func (a Action) apply(w http.ResponseWriter, r *http.Request) bool {
+func (a Action) apply(w http.ResponseWriter) bool {
 	switch {
 	case a.drop:
 		panic(http.ErrAbortHandler) // closes the connection, without a word in the log
 	case a.status != 0:
-		// A client that still sends would take a closed connection for the answer.
-		_, _ = io.Copy(io.Discard, r.Body)
 		w.WriteHeader(a.status)
 		_, _ = io.WriteString(w, a.body)
 		return true

@@ -115,7 +115,6 @@ func fail(w http.ResponseWriter, status int, message string) {
 }
 
 func (s *Server) forward(r *http.Request) *httptest.ResponseRecorder {
-	r.Host = "127.0.0.1"
 	answer := httptest.NewRecorder()
 	s.fake.HTTPHandler().ServeHTTP(answer, r)
 	return answer
