@@ -92,7 +92,7 @@ func (p *Publisher) readOnce(ctx context.Context, n *node, turn *turns) ([]Event
 		defer close(events)
 		q := Query{Token: n.Token, Start: began, End: p.opts.End, Heartbeat: p.opts.Heartbeat}
 		if isSearch(n.Token) {
-			q.Token, q.End = "", began
+			q.Token = ""
 		}
 		result <- p.source.Read(read, q, func(e Event) error {
 			select {

@@ -255,6 +255,7 @@ func TestPublishIsRepeatedUntilItWorks(t *testing.T) {
 			}
 			return nil, nil
 		}
+		time.Sleep(time.Minute)
 		for k := range 3 {
 			w.stream.commit(time.Now(), k, 0)
 		}

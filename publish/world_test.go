@@ -246,12 +246,16 @@ func (s *sink) Publish(ctx context.Context, messages [][]byte) ([][]byte, error)
 	s.now++
 	s.most = max(s.most, s.now)
 	s.mu.Unlock()
-	if s.delay > 0 {
-		time.Sleep(s.delay)
+	select {
+	case <-time.After(s.delay):
+	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now--
+	if ctx.Err() != nil {
+		return messages, ctx.Err()
+	}
 	var failed [][]byte
 	var err error
 	if s.fault != nil {

@@ -183,7 +183,7 @@ func cmpErr(err, otherwise error) error {
 
 // has reports whether the stream can be read from the given time on.
 func (s *Source) has(ctx context.Context, at time.Time) (bool, error) {
-	err := s.Read(ctx, publish.Query{Start: at, End: at, Heartbeat: 10 * time.Second}, func(publish.Event) error { return nil })
+	err := s.Read(ctx, publish.Query{Start: at, Heartbeat: 10 * time.Second}, func(publish.Event) error { return nil })
 	if errors.Is(err, publish.ErrOutOfRange) {
 		return false, nil
 	}
