@@ -64,10 +64,11 @@ type Index struct{ spaces Spaces }
 // NewIndex returns an index of the given spaces.
 func NewIndex(spaces Spaces) *Index { return &Index{spaces: spaces} }
 
+// OwnSpaces returns the spaces that the index needs.
+func OwnSpaces() []kv.SpaceInfo { return []kv.SpaceInfo{{Name: IndexSpace}} }
+
 // Create creates the space of the index. It may be repeated.
-func Create(ctx context.Context, db *kv.DB) error {
-	return db.CreateSpace(ctx, IndexSpace, kv.SpaceOptions{})
-}
+func Create(ctx context.Context, db *kv.DB) error { return db.EnsureSpaces(ctx, OwnSpaces()...) }
 
 // Hook is a kv.Hook. It must come after hooks that write rows that expire.
 func (x *Index) Hook(tx *kv.Tx) error {

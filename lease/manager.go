@@ -93,6 +93,9 @@ type holding struct {
 	leaving bool
 }
 
+// Spaces returns the spaces that a Manager needs.
+func Spaces() []kv.SpaceInfo { return []kv.SpaceInfo{{Name: space}} }
+
 // Open prepares the rows of leases in db, which needs no hooks. The caller starts Run,
 // and keeps db open until it has returned.
 func Open(ctx context.Context, db *kv.DB, opts Options) (*Manager, error) {
@@ -108,7 +111,7 @@ func Open(ctx context.Context, db *kv.DB, opts Options) (*Manager, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := db.CreateSpace(ctx, space, kv.SpaceOptions{}); err != nil {
+	if err := db.EnsureSpaces(ctx, Spaces()...); err != nil {
 		return nil, fmt.Errorf("lease: open: %w", err)
 	}
 	m := &Manager{

@@ -70,6 +70,11 @@ type Service struct {
 	stopped bool // Run has ended, or is about to
 }
 
+// Spaces returns the spaces that a Service needs, beside those of its leases.
+func Spaces() []kv.SpaceInfo {
+	return []kv.SpaceInfo{{Name: catalogSpace}, {Name: messageSpace}, {Name: readySpace}, {Name: movedSpace}, {Name: deadSpace}}
+}
+
 // Open prepares the spaces of the queues in db. The caller starts Run, and keeps
 // db open until it has returned.
 func Open(ctx context.Context, db *kv.DB, opts Options) (*Service, error) {
@@ -82,10 +87,8 @@ func Open(ctx context.Context, db *kv.DB, opts Options) (*Service, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	for _, space := range []string{catalogSpace, messageSpace, readySpace, movedSpace, deadSpace} {
-		if err := db.CreateSpace(ctx, space, kv.SpaceOptions{}); err != nil {
-			return nil, fmt.Errorf("queue: open: %w", err)
-		}
+	if err := db.EnsureSpaces(ctx, Spaces()...); err != nil {
+		return nil, fmt.Errorf("queue: open: %w", err)
 	}
 	s := &Service{
 		db:      db,

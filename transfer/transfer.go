@@ -30,6 +30,9 @@ import (
 // Space is the space in the target that notes how far a transfer has come.
 const Space = "holdfast_copy"
 
+// Spaces returns the spaces that a target needs beside those of its source.
+func Spaces() []kv.SpaceInfo { return []kv.SpaceInfo{{Name: Space}} }
+
 var (
 	sourceKey  = []byte{'s'}
 	objectsKey = []byte{'o'}

@@ -93,7 +93,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	config.Flags(root.PersistentFlags())
 	root.AddCommand(a.serveCommand(), a.verifyCommand(), a.reconcileCommand(), a.publishCommand(), a.copyCommand(), a.storeCommand(),
-		a.queueCommand(), a.syncCommand(), a.configCommand(), a.versionCommand())
+		a.schemaCommand(), a.queueCommand(), a.syncCommand(), a.configCommand(), a.versionCommand())
 	return withSubcommands(root)
 }
 
