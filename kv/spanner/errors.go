@@ -19,18 +19,13 @@ var (
 	errNoColumn = errors.New("column does not exist")
 )
 
-// translate turns an error of the client into one of the contract. Errors that are
-// not the client's pass.
+// translate turns an error of the client into one of the contract.
 func translate(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
 	if ended := ctx.Err(); ended != nil {
 		return ended
-	}
-	var clients *spanner.Error
-	if !errors.As(err, &clients) {
-		return err
 	}
 	switch code := spanner.ErrCode(err); {
 	case code == codes.DeadlineExceeded:
