@@ -38,16 +38,13 @@ func (c *bubble) Jump(d time.Duration) {
 type cluster struct {
 	t     *testing.T
 	model *kvtest.Model
-	// fenced writes, as the store has them.
-	mu     sync.Mutex
-	exists map[string]uint64 // name: largest epoch that has written
 }
 
 func newCluster(t *testing.T) *cluster {
 	if time.Now().Year() < 2026 {
 		time.Sleep(26 * 365 * 24 * time.Hour) // versions begin in 2024, bubbles in 2000
 	}
-	c := &cluster{t: t, model: kvtest.NewModel(&bubble{}), exists: map[string]uint64{}}
+	c := &cluster{t: t, model: kvtest.NewModel(&bubble{})}
 	db := kv.New(c.model, kvtest.ModelLimits)
 	if err := db.CreateSpace(t.Context(), "work", kv.SpaceOptions{}); err != nil {
 		t.Fatal(err)
@@ -221,16 +218,11 @@ func TestExclusiveTakesOverAtOnceAndWritesNothingAfterwards(t *testing.T) {
 		if next := q.lease("n00"); next == nil || next.Clean() || next.Epoch() != 2 {
 			t.Fatalf("next lease %+v", next)
 		}
-		if err := c.fenced(p.c.model, l, "n00"); !errors.Is(err, ErrLost) {
+		if err := c.write(kv.New(c.model, kvtest.ModelLimits), l); !errors.Is(err, ErrLost) {
 			t.Errorf("fence of the first: %v", err)
 		}
 		q.stop()
 	})
-}
-
-// fenced writes the lease's epoch under its fence.
-func (c *cluster) fenced(engine kv.Engine, l *Lease, name string) error {
-	return c.write(kv.New(engine, kvtest.ModelLimits), l)
 }
 
 // write writes under the fence of l, and fails the test if a later epoch has written
@@ -519,4 +511,38 @@ func TestUnknownOutcomesAreFoundOut(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The others wait from when the store has the renewal, however late the process learns
+// of it.
+func TestValidityCountsFromBeforeTheRenewalWasSent(t *testing.T) {
+	in(t, func(c *cluster) {
+		p := c.start(Options{})
+		p.compete("r", names(1))
+		pass(time.Second)
+		l := p.lease("n00")
+		var stored time.Time
+		p.faults.After(func(_ context.Context, call kvtest.Call, err error) error {
+			if call.Op == kvtest.OpCommit {
+				stored = time.Now()
+				time.Sleep(3 * time.Second)
+			}
+			return err
+		})
+		for range 5 {
+			pass(4 * time.Second)
+		}
+		p.faults.Before(func(_ context.Context, call kvtest.Call) error { return kvtest.ErrInjected })
+		pass(3 * time.Second) // the answer to the last one
+		pass(time.Until(stored.Add(9 * time.Second)))
+		if l.Valid() {
+			t.Error("valid 9s after the last renewal was stored")
+		}
+		p.faults.Reset()
+		pass(time.Second)
+		if !l.Valid() || p.lease("n00") != l {
+			t.Error("not valid after a renewal, though nobody has taken the lease")
+		}
+		p.stop()
+	})
 }
