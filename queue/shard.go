@@ -121,7 +121,6 @@ func (q *Queue) abandon(sh *shard) {
 			delete(q.known, k)
 		}
 	}
-	q.departAll()
 	for _, l := range sh.losses {
 		select {
 		case l.done <- ErrLeaseLost:

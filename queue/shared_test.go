@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +109,7 @@ type process struct {
 	endLeases   func()
 	leasesEnded chan error
 	frozen      chan struct{}
+	endDemand   func()
 }
 
 func (p *process) stop() {
@@ -138,6 +138,9 @@ func (p *process) freeze() {
 }
 
 func (p *process) thaw() {
+	if p.endDemand != nil {
+		p.endDemand()
+	}
 	close(p.frozen)
 	p.faults.Before(nil)
 }
@@ -421,6 +424,9 @@ func pausedOwner(t *testing.T, settings Settings, f func(a, b *process, qa, qb *
 		m := a.expect(qa, 1, "m")[0]
 		a.freeze()
 		ctx, cancel := context.WithCancel(s.t.Context())
+		demand, endDemand := context.WithCancel(s.t.Context())
+		a.endDemand = endDemand
+		go qa.Receive(demand, 1)
 		go qb.Receive(ctx, 1)
 		for qb.ownedCount() < len(qb.shards) {
 			pass(100 * time.Millisecond)
@@ -463,14 +469,22 @@ func TestPausedOwnerCountsNoAttemptAndBuriesNothing(t *testing.T) {
 }
 
 func TestPausedOwnerHandsNothingOut(t *testing.T) {
-	pausedOwner(t, Settings{Lease: time.Second}, func(a, b *process, qa, qb *Queue, _ Message) {
+	pausedOwner(t, Settings{Lease: 30 * time.Second}, func(a, b *process, qa, qb *Queue, m Message) {
+		tok, _ := qa.s.tokens.decode(m.Token())
+		row, err := a.model.Get(a.t.Context(), qa.refs([][]byte{m.Key}))
+		renewals := []Renewal{{}}
+		if err == nil {
+			_, err = qa.renew([]token{tok}, row, renewals, a.clock.Now())
+		}
+		if err != nil || renewals[0].NewToken != "" {
+			t.Errorf("renewal by the paused owner: %+v, %v", renewals, err)
+		}
 		// Ready in the memory of the paused owner.
 		qa.mu.Lock()
 		sh := qa.shardOf("m")
-		for _, e := range slices.Clone([]*entry(sh.leases)) {
-			sh.leases = nil
-			sh.makeReady(e)
-		}
+		e := sh.leases[0]
+		sh.leases = nil
+		sh.makeReady(e)
 		valid := sh.lease.Valid()
 		batch := qa.take(9)
 		qa.mu.Unlock()
@@ -519,6 +533,8 @@ func TestCatalogIsFollowed(t *testing.T) {
 			if err := a.s.Drop(s.t.Context(), "q"); err != nil {
 				t.Fatal(err)
 			}
+			early := s.start(0) // cleans up too early
+			early.stop()
 			// What b sends before it learns of it goes with the queue.
 			if err := b.update(func(tx *kv.Tx) error { return qb.Send(tx, at("y", b.clock.Now().Add(time.Hour))) }); err != nil && !errors.Is(err, ErrQueueNotFound) {
 				t.Errorf("Send to a queue that was just dropped elsewhere: %v", err)

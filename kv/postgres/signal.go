@@ -137,8 +137,9 @@ func (e *Engine) Listen(ctx context.Context, fn func(name string)) error {
 	}
 }
 
-// listenOnce listens until the connection fails. It first sends a signal to
-// itself, by another connection: if it comes, all others will.
+// listenOnce listens until the connection fails. It first sends a signal for any to
+// itself, by another connection: if that comes, all others will, and fn has heard
+// that some may have been lost.
 func (e *Engine) listenOnce(ctx context.Context, fn func(name string)) error {
 	conn, err := pgx.ConnectConfig(ctx, e.listen)
 	if err != nil {
@@ -160,9 +161,6 @@ func (e *Engine) listenOnce(ctx context.Context, fn func(name string)) error {
 	n, err := conn.WaitForNotification(first)
 	if err != nil && first.Err() != nil {
 		return errNotDirect
-	}
-	if err == nil {
-		fn(anySignal)
 	}
 	for ; err == nil; n, err = conn.WaitForNotification(ctx) {
 		fn(n.Payload)
