@@ -111,7 +111,7 @@ func checkAll(checks []kv.Check, places []place, stored map[place]kv.Row, now ti
 // once; a change stream reports of it what has changed.
 func (e *Engine) mutations(ctx context.Context, writes []kv.Write) ([]*spanner.Mutation, error) {
 	var all []*spanner.Mutation
-	for i, w := range writes {
+	for _, w := range writes {
 		opts, err := e.space(ctx, w.Space)
 		if err != nil {
 			return nil, err
@@ -128,8 +128,8 @@ func (e *Engine) mutations(ctx context.Context, writes []kv.Write) ([]*spanner.M
 		}
 		if w.Feed != nil {
 			all = append(all, spanner.Insert(feedTableName(w.Space),
-				[]string{"shard", "committed_at", "seq", "key", "data"},
-				[]any{int64(shardOf(w.Key, opts.FeedShards)), spanner.CommitTimestamp, int64(i), w.Key, notNull(w.Feed)}))
+				[]string{"shard", "committed_at", "key", "data"},
+				[]any{int64(shardOf(w.Key, opts.FeedShards)), spanner.CommitTimestamp, w.Key, notNull(w.Feed)}))
 		}
 	}
 	return all, nil

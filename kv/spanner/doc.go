@@ -14,7 +14,7 @@
 //	committed_at  TIMESTAMP     the commit that wrote the row: its version
 //
 // A space with a feed has a second table, holdfast_feed_of_…, keyed by shard,
-// committed_at and seq, the number of the write in its commit. The tables
+// committed_at and the row's key. The tables
 // holdfast_spaces (which spaces there are, with their options), holdfast_schema
 // (the version of all this) and holdfast_feed_marks (the last entry that was removed
 // from a shard) are the engine's own. Over the spaces that hold links there is the

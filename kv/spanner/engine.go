@@ -37,7 +37,7 @@ type Engine struct {
 var _ kv.Engine = (*Engine)(nil)
 
 // Limits returns what one commit may hold. Spanner allows 80,000 mutations, which
-// are columns written, and 100 MiB. A row with an entry in a feed has ten columns,
+// are columns written, and 100 MiB. A row with an entry in a feed has nine columns,
 // and what change streams keep may be counted again; values travel in base64,
 // which is a third longer.
 func Limits() kv.Limits { return kv.Limits{CommitRows: 5_000, CommitBytes: 32 << 20} }

@@ -1,8 +1,11 @@
 package spanner
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,29 +14,31 @@ import (
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
-const feedColumns = "committed_at, seq, key, data"
+const feedColumns = "committed_at, key, data"
 
-// feedPlace is where an entry is in its shard: by the commit, then by the write in
-// it.
+// feedPlace is where an entry is in its shard. Transactions that have no row in
+// common may have the same timestamp, so only time and key together are unique.
 type feedPlace struct {
 	at  time.Time
-	seq int64
+	key []byte
 }
 
 func (p feedPlace) less(o feedPlace) bool {
-	return p.at.Before(o.at) || p.at.Equal(o.at) && p.seq < o.seq
+	return p.at.Before(o.at) || p.at.Equal(o.at) && bytes.Compare(p.key, o.key) < 0
 }
 
 func (p feedPlace) position() kv.Position {
-	return kv.Position(fmt.Sprintf("%x.%x", p.at.UnixMicro(), p.seq))
+	return kv.Position(fmt.Sprintf("%x.%x", p.at.UnixMicro(), p.key))
 }
 
 func parsePosition(p kv.Position) (feedPlace, error) {
-	var us, seq int64
-	if n, err := fmt.Sscanf(strings.Replace(string(p), ".", " ", 1), "%x %x", &us, &seq); n != 2 || err != nil || us < 0 || seq < 0 {
+	at, key, _ := strings.Cut(string(p), ".")
+	us, err := strconv.ParseInt(at, 16, 64)
+	b, bad := hex.DecodeString(key)
+	if err != nil || bad != nil || us < 0 || len(b) == 0 {
 		return feedPlace{}, fmt.Errorf("%w: position", kv.ErrInvalid)
 	}
-	return feedPlace{at: time.UnixMicro(us).UTC(), seq: seq}, nil
+	return feedPlace{at: time.UnixMicro(us).UTC(), key: b}, nil
 }
 
 // ReadFeed implements kv.Engine. A strong read sees all commits up to its time, and
@@ -60,7 +65,7 @@ func (e *Engine) readFeed(ctx context.Context, space string, shard int, after kv
 		return nil, fmt.Errorf("%w: the space has %d shards", kv.ErrInvalid, opts.FeedShards)
 	}
 	oldest := e.clock.Now().Add(-opts.FeedRetention)
-	from := feedPlace{at: oldest, seq: -1}
+	from := feedPlace{at: oldest, key: []byte{}} // before all keys
 	if after != "" {
 		if from, err = parsePosition(after); err != nil {
 			return nil, err
@@ -94,16 +99,16 @@ func (e *Engine) readFeed(ctx context.Context, space string, shard int, after kv
 func (e *Engine) feedPage(ctx context.Context, space string, shard int, from feedPlace, oldest time.Time, limit int) ([]kv.FeedEntry, time.Time, error) {
 	stmt := spanner.Statement{
 		SQL: "SELECT " + feedColumns + " FROM " + feedTableSQL(space) +
-			" WHERE shard = @shard AND committed_at >= @at AND (committed_at > @at OR seq > @seq)" +
-			" ORDER BY committed_at, seq LIMIT @limit",
-		Params: map[string]any{"shard": int64(shard), "at": from.at, "seq": from.seq, "limit": int64(limit)},
+			" WHERE shard = @shard AND committed_at >= @at AND (committed_at > @at OR key > @key)" +
+			" ORDER BY committed_at, key LIMIT @limit",
+		Params: map[string]any{"shard": int64(shard), "at": from.at, "key": from.key, "limit": int64(limit)},
 	}
 	var entries []kv.FeedEntry
 	tx := e.client.Single()
 	err := tx.Query(ctx, stmt).Do(func(r *spanner.Row) error {
 		var p feedPlace
 		var entry kv.FeedEntry
-		err := r.Columns(&p.at, &p.seq, &entry.Key, &entry.Data)
+		err := r.Columns(&p.at, &entry.Key, &entry.Data)
 		if err != nil {
 			return fmt.Errorf("%w: %w", kv.ErrCorrupt, err)
 		}
@@ -113,6 +118,7 @@ func (e *Engine) feedPage(ctx context.Context, space string, shard int, from fee
 		if p.at.Before(oldest) {
 			return kv.ErrFeedTrimmed
 		}
+		p.key = entry.Key
 		entry.Position, entry.Version = p.position(), versionOf(p.at)
 		entries = append(entries, entry)
 		return nil
@@ -127,10 +133,10 @@ func (e *Engine) feedPage(ctx context.Context, space string, shard int, from fee
 // readMark returns the place of the last entry that was removed from a shard.
 func (e *Engine) readMark(ctx context.Context, space string, shard int) (mark feedPlace, err error) {
 	stmt := spanner.Statement{
-		SQL:    "SELECT committed_at, seq FROM " + marksTable + " WHERE space = @space AND shard = @shard",
+		SQL:    "SELECT committed_at, key FROM " + marksTable + " WHERE space = @space AND shard = @shard",
 		Params: map[string]any{"space": space, "shard": int64(shard)},
 	}
-	err = e.client.Single().Query(ctx, stmt).Do(func(r *spanner.Row) error { return r.Columns(&mark.at, &mark.seq) })
+	err = e.client.Single().Query(ctx, stmt).Do(func(r *spanner.Row) error { return r.Columns(&mark.at, &mark.key) })
 	return mark, translate(ctx, err)
 }
 
@@ -169,8 +175,8 @@ const trimPageSize = 1000
 // moves its mark to the last of them. It reports whether there may be more.
 func (e *Engine) trimPage(ctx context.Context, space string, shard int, oldest time.Time) (more bool, err error) {
 	stmt := spanner.Statement{
-		SQL: "SELECT committed_at, seq FROM " + feedTableSQL(space) +
-			" WHERE shard = @shard AND committed_at < @oldest ORDER BY committed_at, seq LIMIT @size",
+		SQL: "SELECT committed_at, key FROM " + feedTableSQL(space) +
+			" WHERE shard = @shard AND committed_at < @oldest ORDER BY committed_at, key LIMIT @size",
 		Params: map[string]any{"shard": int64(shard), "oldest": oldest, "size": int64(trimPageSize)},
 	}
 	_, err = e.client.ReadWriteTransaction(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
@@ -178,7 +184,7 @@ func (e *Engine) trimPage(ctx context.Context, space string, shard int, oldest t
 		var last feedPlace
 		err := tx.Query(ctx, stmt).Do(func(r *spanner.Row) error {
 			found++
-			return r.Columns(&last.at, &last.seq)
+			return r.Columns(&last.at, &last.key)
 		})
 		more = found == trimPageSize
 		if err != nil || found == 0 {
@@ -186,9 +192,9 @@ func (e *Engine) trimPage(ctx context.Context, space string, shard int, oldest t
 		}
 		return tx.BufferWrite([]*spanner.Mutation{
 			spanner.Delete(feedTableName(space), spanner.KeyRange{
-				Start: spanner.Key{int64(shard)}, End: spanner.Key{int64(shard), last.at, last.seq}, Kind: spanner.ClosedClosed,
+				Start: spanner.Key{int64(shard)}, End: spanner.Key{int64(shard), last.at, last.key}, Kind: spanner.ClosedClosed,
 			}),
-			spanner.InsertOrUpdate(marksTable, []string{"space", "shard", "committed_at", "seq"}, []any{space, int64(shard), last.at, last.seq}),
+			spanner.InsertOrUpdate(marksTable, []string{"space", "shard", "committed_at", "key"}, []any{space, int64(shard), last.at, last.key}),
 		})
 	})
 	return more, translate(ctx, err)

@@ -31,7 +31,7 @@ func Schema(spaces []kv.SpaceInfo) []string {
 		createTable(spacesTable, "name", "name STRING(64) NOT NULL", "links BOOL NOT NULL",
 			"feed_shards INT64 NOT NULL", "feed_retention_us INT64 NOT NULL"),
 		createTable(marksTable, "space, shard", "space STRING(64) NOT NULL", "shard INT64 NOT NULL",
-			"committed_at TIMESTAMP NOT NULL", "seq INT64 NOT NULL"),
+			"committed_at TIMESTAMP NOT NULL", "key BYTES(MAX) NOT NULL"),
 	}
 	for _, s := range spaces {
 		ddl = append(ddl, spaceTables(s)...)
@@ -55,9 +55,9 @@ func spaceTables(s kv.SpaceInfo) []string {
 		"committed_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true)",
 	) + fmt.Sprintf(",\n  ROW DELETION POLICY (OLDER_THAN(expires_at, INTERVAL %d DAY))", graceDays)}
 	if s.FeedShards > 0 {
-		ddl = append(ddl, createTable(feedTableName(s.Name), "shard, committed_at, seq",
+		ddl = append(ddl, createTable(feedTableName(s.Name), "shard, committed_at, key",
 			"shard INT64 NOT NULL", "committed_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true)",
-			"seq INT64 NOT NULL", "key BYTES(MAX) NOT NULL", "data BYTES(MAX) NOT NULL"))
+			"key BYTES(MAX) NOT NULL", "data BYTES(MAX) NOT NULL"))
 	}
 	return ddl
 }
