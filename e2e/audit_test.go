@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -13,9 +16,16 @@ import (
 	"github.com/holdfast-dev/holdfast/api/sync15/storage"
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/blob/fs"
+	"github.com/holdfast-dev/holdfast/blob/gcs"
+	"github.com/holdfast-dev/holdfast/blob/s3"
+	"github.com/holdfast-dev/holdfast/blob/s3/s3test"
 	"github.com/holdfast-dev/holdfast/clock"
+	"github.com/holdfast-dev/holdfast/e2e/program"
 	"github.com/holdfast-dev/holdfast/kv"
+	"github.com/holdfast-dev/holdfast/kv/bigtable"
 	"github.com/holdfast-dev/holdfast/kv/pebble"
+	"github.com/holdfast-dev/holdfast/kv/postgres"
+	"github.com/holdfast-dev/holdfast/kv/spanner"
 )
 
 // linksOf returns the links of all rows, expired ones included, with the row that
@@ -77,30 +87,78 @@ func disagreements(links map[string]string, objects map[string]blob.Attrs) []str
 	return found
 }
 
-// openObjects opens the objects of a data directory, beside whoever else has them
+// openObjects opens the object store of a home, beside whoever else has them
 // open.
-func openObjects(t *testing.T, dataDir string, c clock.Clock) *blob.Store {
+func openObjects(t *testing.T, home *program.Home, c clock.Clock) *blob.Store {
 	t.Helper()
-	driver, err := fs.Open(t.Context(), filepath.Join(dataDir, "objects"), fs.Options{})
+	var driver blob.Driver
+	var err error
+	switch home.Setting("HOLDFAST_STORE_KIND") {
+	case "gcs":
+		driver, err = gcs.Open(t.Context(), gcs.Options{
+			Bucket: home.Setting("HOLDFAST_STORE_GCS_BUCKET"), Endpoint: home.Setting("HOLDFAST_STORE_GCS_ENDPOINT"),
+		})
+	case "s3":
+		driver, err = s3.Open(t.Context(), s3.Options{
+			Bucket: home.Setting("HOLDFAST_STORE_S3_BUCKET"), Endpoint: home.Setting("HOLDFAST_STORE_S3_ENDPOINT"),
+			PathStyle: true, AccessKeyID: s3test.AccessKeyID, SecretAccessKey: s3test.SecretAccessKey,
+		})
+	default:
+		dir := cmp.Or(home.Setting("HOLDFAST_STORE_PATH"), filepath.Join(home.Dir, "objects"))
+		driver, err = fs.Open(t.Context(), dir, fs.Options{})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { driver.Close() })
+	if c, ok := driver.(io.Closer); ok {
+		t.Cleanup(func() { c.Close() })
+	}
 	return blob.New(driver, blob.Options{Clock: c})
 }
 
-// auditFolder audits a data directory that no process has open, and then lets the
-// lifecycle pass over it as it will in 31 days.
-func auditFolder(t *testing.T, dataDir string) {
+// openRows opens the engine of a home.
+func openRows(t *testing.T, home *program.Home) *kv.DB {
 	t.Helper()
-	engine, err := pebble.Open(t.Context(), filepath.Join(dataDir, "rows"), pebble.Options{})
+	var engine kv.Engine
+	var limits kv.Limits
+	var err error
+	switch home.Setting("HOLDFAST_ENGINE_KIND") {
+	case "bigtable":
+		limits = bigtable.Limits()
+		engine, err = bigtable.Open(t.Context(), bigtable.Options{
+			ProjectID: home.Setting("HOLDFAST_ENGINE_BIGTABLE_PROJECT_ID"), InstanceID: home.Setting("HOLDFAST_ENGINE_BIGTABLE_INSTANCE_ID"),
+			EmulatorHost: home.Setting("HOLDFAST_ENGINE_BIGTABLE_EMULATOR_HOST"), Rand: rand.Reader,
+		})
+	case "postgres":
+		limits = postgres.Limits()
+		engine, err = postgres.Open(t.Context(), postgres.Options{
+			URL: home.Setting("HOLDFAST_ENGINE_POSTGRES_URL"), Schema: home.Setting("HOLDFAST_ENGINE_POSTGRES_SCHEMA"),
+		})
+	case "spanner":
+		limits = spanner.Limits()
+		engine, err = spanner.Open(t.Context(), spanner.Options{
+			ProjectID: home.Setting("HOLDFAST_ENGINE_SPANNER_PROJECT_ID"), InstanceID: home.Setting("HOLDFAST_ENGINE_SPANNER_INSTANCE_ID"),
+			DatabaseID:   home.Setting("HOLDFAST_ENGINE_SPANNER_DATABASE_ID"),
+			EmulatorHost: home.Setting("HOLDFAST_ENGINE_SPANNER_EMULATOR_HOST"),
+		})
+	default:
+		limits = pebble.Limits()
+		engine, err = pebble.Open(t.Context(), filepath.Join(home.Dir, "rows"), pebble.Options{})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer engine.Close()
-	links := linksOf(t, kv.New(engine, pebble.Limits()))
+	t.Cleanup(func() { engine.Close() })
+	return kv.New(engine, limits)
+}
+
+// audit audits what a home has while no process has it open, and then lets the
+// lifecycle pass over it as it will in 31 days.
+func audit(t *testing.T, home *program.Home) {
+	t.Helper()
+	links := linksOf(t, openRows(t, home))
 	later := clock.NewManual(time.Now().Add(blob.UnfinalizedLifetime + 24*time.Hour))
-	objects := openObjects(t, dataDir, later)
+	objects := openObjects(t, home, later)
 	before := objectsOf(t, objects, "")
 	for _, d := range disagreements(links, before) {
 		t.Error(d)

@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/e2e/program"
 	"github.com/holdfast-dev/holdfast/e2e/syncclient"
 )
 
 func TestBrowserRenewsItsTokenWhenItHasExpired(t *testing.T) {
 	t.Parallel()
-	home := program.NewHome(t, "HOLDFAST_TOKENSERVER_TOKEN_DURATION=1s")
+	home := newHome(t, "HOLDFAST_TOKENSERVER_TOKEN_DURATION=1s")
 	home.Serve(t)
 	b := browser{t, login(t, home, newHTTP(t), "user")}
 	modified := b.put("/storage/tabs/a", `{"payload":"a"}`)
@@ -45,7 +44,7 @@ func TestBrowserRenewsItsTokenWhenItHasExpired(t *testing.T) {
 
 func TestForeignTokensAreRefused(t *testing.T) {
 	t.Parallel()
-	home, other := program.NewHome(t), program.NewHome(t)
+	home, other := newHome(t), newHome(t)
 	home.Serve(t)
 	other.Serve(t)
 	hc := newHTTP(t)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestCopyMovesEverything(t *testing.T) {
 	source, target := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection), program.NewHome(t)
 	want := fillForCopy(t, source)
 	moves(t, source, target, configOf(t, target), want)
-	auditFolder(t, target.Dir)
+	audit(t, target)
 }
 
 // TestCopyMovesToTheCluster copies a laptop's data to an engine that processes share.
@@ -26,8 +27,7 @@ func TestCopyMovesToTheCluster(t *testing.T) {
 			t.Parallel()
 			source := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection)
 			want := fillForCopy(t, source)
-			target := program.NewHome(t, append(engine.start(t), folderStore.start(t)...)...)
-			target.Env = append(target.Env, "HOLDFAST_SYNC_PUBLIC_URL="+target.SyncURL())
+			target := homeIn(t, engine, folderStore)
 			moves(t, source, target, configOf(t, target), want)
 		})
 	}
@@ -53,7 +53,7 @@ func fillForCopy(t *testing.T, home *program.Home) map[string]string {
 // configOf writes a configuration file with the settings of a home.
 func configOf(t *testing.T, home *program.Home) string {
 	lines := []string{"data_dir = '" + home.Dir + "'"}
-	for _, setting := range home.Env {
+	for _, setting := range append(slices.Clone(home.Place), home.Env...) {
 		name, value, _ := strings.Cut(setting, "=")
 		table, key := "", strings.ToLower(strings.TrimPrefix(name, "HOLDFAST_"))
 		for _, t := range []string{"engine_postgres", "engine_bigtable", "engine_spanner", "engine", "store_gcs", "store_s3", "store", "sync"} {

@@ -45,7 +45,7 @@ func TestKilledServerLosesNothingItHasAcknowledged(t *testing.T) {
 	t.Parallel()
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 1<<32))
-	home := program.NewHome(t)
+	home := newHome(t)
 	hc := newHTTP(t)
 	server := home.Serve(t)
 	c := newCast(t, seed, func(user string) *syncclient.Client { return login(t, home, hc, user) }, true)
@@ -71,7 +71,7 @@ func TestKilledServerLosesNothingItHasAcknowledged(t *testing.T) {
 	c.curtain(t)
 	t.Log(c.tally())
 	waitForQueues(t, home)
-	objects := openObjects(t, home.Dir, clock.System{})
+	objects := openObjects(t, home, clock.System{})
 	eventually(t, func() string {
 		for _, a := range objectsOf(t, objects, "mayfly/forms/e") {
 			if a.Committed {
@@ -85,7 +85,7 @@ func TestKilledServerLosesNothingItHasAcknowledged(t *testing.T) {
 	agrees(t, home)
 	server.Stop(t)
 	agrees(t, home)
-	auditFolder(t, home.Dir)
+	audit(t, home)
 }
 
 // agrees runs the program's own audit. Nothing is under way, so that there is no

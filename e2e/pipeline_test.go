@@ -21,10 +21,10 @@ type pipeline struct {
 }
 
 func newPipeline(t *testing.T, env ...string) *pipeline {
-	home := program.NewHome(t, append([]string{"HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms"}, env...)...)
+	home := newHome(t, append([]string{"HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms"}, env...)...)
 	p := &pipeline{home: home, server: home.Serve(t)}
 	p.browser = browser{t, login(t, home, newHTTP(t), "user")}
-	p.objects = openObjects(t, home.Dir, clock.System{})
+	p.objects = openObjects(t, home, clock.System{})
 	return p
 }
 

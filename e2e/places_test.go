@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"flag"
 	"io"
 	"log"
+	"slices"
 	"testing"
 
 	"cloud.google.com/go/bigtable/bttest"
@@ -19,12 +21,55 @@ import (
 // quiet swallows what a proxy has to say about processes that are killed.
 var quiet = log.New(io.Discard, "", 0)
 
-// place is an engine or a store that several processes may share.
+// place is an engine or a store.
 type place struct {
 	name string
-	// start makes a fresh one and returns the settings that lead to it.
-	start func(t *testing.T) (env []string)
+	// start makes a fresh one and returns the settings that lead to it. None: it is in
+	// the data directory.
+	start func(t *testing.T) (settings []string)
 }
+
+// The tests of the Sync door run where these say.
+var (
+	engineName = flag.String("engine", "pebble", "the engine below the Sync door: pebble, postgres, bigtable or spanner")
+	storeName  = flag.String("store", "fs", "the object store below the Sync door: fs, gcs or s3")
+)
+
+var (
+	engines = []place{pebbleEngine, postgresEngine, bigtableEngine, spannerEngine}
+	stores  = []place{folderStore, gcsStore, s3Store}
+)
+
+// newHome returns a home in the place that the flags of the tests name.
+func newHome(t *testing.T, env ...string) *program.Home {
+	t.Helper()
+	return homeIn(t, placeNamed(t, engines, *engineName), placeNamed(t, stores, *storeName), env...)
+}
+
+func placeNamed(t *testing.T, places []place, name string) place {
+	t.Helper()
+	i := slices.IndexFunc(places, func(p place) bool { return p.name == name })
+	if i < 0 {
+		t.Fatalf("there is no engine or store %q", name)
+	}
+	return places[i]
+}
+
+// homeIn returns a home in a fresh place. It shares its secrets with no other.
+func homeIn(t *testing.T, engine, store place, env ...string) *program.Home {
+	t.Helper()
+	home := program.NewHome(t, env...)
+	if engine.name == pebbleEngine.name && store.name == folderStore.name {
+		return home // the defaults of the program
+	}
+	home.Place = append(engine.start(t), store.start(t)...)
+	if engine.name != pebbleEngine.name {
+		home.Place = append(home.Place, "HOLDFAST_SYNC_PUBLIC_URL="+home.SyncURL(), "HOLDFAST_SYNC_MASTER_SECRET=of "+home.SyncURL())
+	}
+	return home
+}
+
+var pebbleEngine = place{"pebble", func(*testing.T) []string { return nil }}
 
 // masterSecret is that of every process on a shared engine.
 const masterSecret = "HOLDFAST_SYNC_MASTER_SECRET=a secret of all processes"
@@ -75,14 +120,16 @@ var s3Store = place{"s3", func(t *testing.T) []string {
 	}
 }}
 
+// TestSessionsOnEveryEngineAndStore is one test of those that matrix.sh runs in each
+// place.
 func TestSessionsOnEveryEngineAndStore(t *testing.T) {
-	for _, engine := range []place{bigtableEngine, postgresEngine, spannerEngine} {
-		for _, store := range []place{folderStore, gcsStore, s3Store} {
+	for _, engine := range engines {
+		for _, store := range stores {
 			t.Run(engine.name+" "+store.name, func(t *testing.T) {
 				t.Parallel()
-				home := program.NewHome(t, append(engine.start(t), store.start(t)...)...)
-				home.Env = append(home.Env, "HOLDFAST_SYNC_PUBLIC_URL="+home.SyncURL(), "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection, largeHistory)
+				home := homeIn(t, engine, store, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection, largeHistory)
 				session(t, home)
+				audit(t, home)
 			})
 		}
 	}

@@ -67,16 +67,16 @@ const everyCollection = "meta,crypto,tabs,bookmarks,history,clients,own-one"
 
 func TestSessionOfABrowserWithEverythingInRows(t *testing.T) {
 	t.Parallel()
-	home := program.NewHome(t)
+	home := newHome(t)
 	session(t, home)
-	auditFolder(t, home.Dir)
+	audit(t, home)
 }
 
 func TestSessionOfABrowserWithEverythingOffloaded(t *testing.T) {
 	t.Parallel()
-	home := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection, largeHistory)
+	home := newHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS="+everyCollection, largeHistory)
 	session(t, home)
-	auditFolder(t, home.Dir)
+	audit(t, home)
 }
 
 // largeHistory allows history larger payloads than other collections.

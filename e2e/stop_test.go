@@ -108,7 +108,7 @@ func activeRequests(t *testing.T, home *program.Home) int {
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := seedOf(t)
-	home := program.NewHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms")
+	home := newHome(t, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms")
 	server := home.Serve(t)
 	hc := newHTTP(t)
 	c := newCast(t, seed, func(user string) *syncclient.Client { return login(t, home, hc, user) }, true)

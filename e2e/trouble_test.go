@@ -161,7 +161,7 @@ func fillDisk(t *testing.T, offloaded bool) {
 	}
 	waitForQueues(t, home)
 	server.Stop(t)
-	auditFolder(t, home.Dir)
+	audit(t, home)
 }
 
 // tail returns the end of a log.

@@ -51,6 +51,9 @@ func Main(m *testing.M) {
 type Home struct {
 	// Dir is the data directory.
 	Dir string
+	// Place are settings, like those of Env, that say where rows and objects are. What
+	// is not said is in the data directory.
+	Place []string
 	// Env are settings beyond those of the home, as NAME=value. A later one of
 	// the same name counts.
 	Env []string
@@ -71,6 +74,16 @@ func NewHomeIn(tb testing.TB, dir string, env ...string) *Home {
 	return &Home{Dir: dir, Env: env, syncListen: freeAddress(tb), adminListen: freeAddress(tb)}
 }
 
+// Setting returns the value of a setting of Place or Env, or "".
+func (h *Home) Setting(name string) (value string) {
+	for _, setting := range append(slices.Clone(h.Place), h.Env...) {
+		if v, ok := strings.CutPrefix(setting, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
 // SyncURL returns the URL of the Sync door of the home's servers.
 func (h *Home) SyncURL() string { return "http://" + h.syncListen }
 
@@ -87,7 +100,7 @@ func (h *Home) environment() []string {
 		"HOLDFAST_ADMIN_LISTEN=" + h.adminListen,
 		"HOLDFAST_TOKENSERVER_MODE=offline",
 	}
-	return append(env, h.Env...)
+	return append(append(env, h.Place...), h.Env...)
 }
 
 // Result is how a command ended.
