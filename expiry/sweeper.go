@@ -148,13 +148,17 @@ func (s *Sweeper) compete(ctx context.Context) error {
 		names[i] = fmt.Sprintf("expiry/%d", i)
 		numbers[names[i]] = i
 	}
-	return s.opts.Leases.Compete(ctx, "expiry", names, func(ctx context.Context, l *lease.Lease) error {
+	err := s.opts.Leases.Compete(ctx, "expiry", names, func(ctx context.Context, l *lease.Lease) error {
 		owned := &s.owned[numbers[l.Name()]]
 		owned.Store(l.Epoch())
 		<-ctx.Done()
 		owned.Store(0)
 		return nil
 	})
+	if ctx.Err() != nil {
+		return nil // the manager may have stopped for the same reason
+	}
+	return err
 }
 
 func (s *Sweeper) run(ctx context.Context) error {

@@ -37,7 +37,7 @@ func openEngineKind(ctx context.Context, cfg *config.Loaded, c clock.Clock, log 
 	case config.EnginePostgres:
 		p := &cfg.Engine.Postgres
 		engine, err := postgres.Open(ctx, postgres.Options{
-			URL: string(p.URL), ListenURL: string(p.ListenURL), Schema: p.Schema, PoolSize: p.PoolSize, Clock: c, Logger: log,
+			URL: string(p.URL), ListenURL: string(p.ListenURL), ReadURL: string(p.ReadURL), Schema: p.Schema, PoolSize: p.PoolSize, Clock: c, Logger: log,
 		})
 		return engine, postgres.Limits(), err
 	case config.EngineSpanner:

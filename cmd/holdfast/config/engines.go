@@ -34,6 +34,7 @@ func (e *Engine) Shared() bool {
 type Postgres struct {
 	URL       Secret `key:"url" help:"Where the database is: postgres://user:password@host:5432/database?sslmode=verify-full, or words such as host=/run/postgresql dbname=holdfast. May point at a pooler."`
 	ListenURL Secret `key:"listen_url" help:"The same database without a pooler in between, for the connection that listens for wake-ups of other processes. Empty: url."`
+	ReadURL   Secret `key:"read_url" help:"A hot standby of the same server, for scans of more than a page: they show no less than at the primary. Empty: everything is read from the primary."`
 	Schema    string `key:"schema" help:"Schema that holds all tables. Made at the first start, if the user may."`
 	PoolSize  int    `key:"pool_size" help:"Connections of one process at most."`
 }
