@@ -6,31 +6,12 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
-	"sync"
 	"time"
 
 	pebbledb "github.com/cockroachdb/pebble/v2"
 
 	"github.com/holdfast-dev/holdfast/kv"
 )
-
-// stripeCount is the number of locks that keys share. A commit holds its locks
-// during a sync. With so many, even commits of some hundred keys rarely wait for each
-// other without need.
-const stripeCount = 1 << 16
-
-type stripes [stripeCount]sync.RWMutex
-
-// stripeRef is a lock that a transaction needs: the stripe's number, and in the
-// lowest bit whether it writes to the stripe.
-type stripeRef uint32
-
-func stripeOf(hash uint64, writes stripeRef) stripeRef {
-	return stripeRef(hash%stripeCount)<<1 | writes
-}
-
-func (r stripeRef) number() int  { return int(r >> 1) }
-func (r stripeRef) writes() bool { return r&1 != 0 }
 
 // place is a key of a transaction as it is stored.
 type place struct {
@@ -42,10 +23,10 @@ type place struct {
 // plan is a transaction made ready to lock.
 type plan struct {
 	checks, writes []place
-	// stripes has each stripe once, in ascending order.
-	stripes []stripeRef
-	// few is room for the stripes of a small transaction.
-	few [8]stripeRef
+	// locks is what sortLocks returned.
+	locks []lockRef
+	// few is room for the locks of a small transaction.
+	few [8]lockRef
 }
 
 // Commit implements kv.Engine. A context that ends during the call has no effect
@@ -70,8 +51,8 @@ func (e *Engine) commit(ctx context.Context, t *kv.Txn) (kv.Version, error) {
 	if err := e.makePlan(t, &p); err != nil {
 		return 0, err
 	}
-	e.lockStripes(&p)
-	defer e.unlockStripes(&p)
+	e.locks.lock(p.locks)
+	defer e.locks.unlock(p.locks)
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -97,9 +78,9 @@ func (e *Engine) makePlan(t *kv.Txn, p *plan) error {
 	buf := make([]byte, 0, size) // never grows: places point into it
 	places := make([]place, len(t.Checks)+len(t.Writes))
 	p.checks, p.writes = places[:len(t.Checks)], places[len(t.Checks):]
-	p.stripes = p.few[:0]
+	p.locks = p.few[:0]
 	if len(places) > len(p.few) {
-		p.stripes = make([]stripeRef, 0, len(places))
+		p.locks = make([]lockRef, 0, len(places))
 	}
 	var err error
 	for i := range t.Checks {
@@ -107,30 +88,17 @@ func (e *Engine) makePlan(t *kv.Txn, p *plan) error {
 		if buf, err = e.locate(at, t.Checks[i].Space, t.Checks[i].Key, buf); err != nil {
 			return err
 		}
-		p.stripes = append(p.stripes, stripeOf(at.hash, 0))
+		p.locks = append(p.locks, lockOf(at.hash, false))
 	}
 	for i := range t.Writes {
 		at := &p.writes[i]
 		if buf, err = e.locate(at, t.Writes[i].Space, t.Writes[i].Key, buf); err != nil {
 			return err
 		}
-		p.stripes = append(p.stripes, stripeOf(at.hash, 1))
+		p.locks = append(p.locks, lockOf(at.hash, true))
 	}
-	p.sortStripes()
+	p.locks = sortLocks(p.locks)
 	return nil
-}
-
-// sortStripes leaves each stripe once: for writing, if any key there is written.
-func (p *plan) sortStripes() {
-	slices.Sort(p.stripes)
-	n := 0
-	for i, r := range p.stripes {
-		if last := i+1 == len(p.stripes); last || p.stripes[i+1].number() != r.number() {
-			p.stripes[n] = r
-			n++
-		}
-	}
-	p.stripes = p.stripes[:n]
 }
 
 // locate appends a key as it is stored to buf.
@@ -145,30 +113,8 @@ func (e *Engine) locate(at *place, name string, key, buf []byte) ([]byte, error)
 	return buf, nil
 }
 
-// lockStripes locks in ascending order, so that commits cannot wait for each
-// other in a circle.
-func (e *Engine) lockStripes(p *plan) {
-	for _, r := range p.stripes {
-		if r.writes() {
-			e.stripes[r.number()].Lock()
-		} else {
-			e.stripes[r.number()].RLock()
-		}
-	}
-}
-
-func (e *Engine) unlockStripes(p *plan) {
-	for _, r := range p.stripes {
-		if r.writes() {
-			e.stripes[r.number()].Unlock()
-		} else {
-			e.stripes[r.number()].RUnlock()
-		}
-	}
-}
-
 // verify compares the checks with the rows. What it reads is durable: no flight
-// writes to stripes that are locked here.
+// writes keys that are locked here.
 func (e *Engine) verify(t *kv.Txn, p *plan, now time.Time) error {
 	var conflict kv.ConflictError
 	for i := range t.Checks {

@@ -20,7 +20,7 @@
 //
 // # Commits
 //
-// A commit locks the stripes of its keys in ascending order (shared for keys it
+// A commit locks its keys in the order of their hashes (shared for keys it
 // only checks), compares the checks with what is stored, takes the next version
 // and applies one batch with a synced write-ahead log. Pebble lets concurrent
 // commits share a sync. The locks are held until the sync is done.

@@ -30,7 +30,7 @@ type Engine struct {
 
 	flights *flights
 	ceiling ceiling
-	stripes stripes
+	locks   locks
 	seed    maphash.Seed
 	memo    memo
 	room    room

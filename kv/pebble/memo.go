@@ -23,8 +23,7 @@ type memo struct {
 	stripes [memoStripes]memoStripe
 }
 
-// The memo has stripes of its own, fewer than there are locks, with some slots each:
-// room for a few thousand rows more than all transactions at one time work on.
+// The stripes have some slots each: room for a few thousand rows more than all transactions at one time work on.
 const (
 	memoStripes = 4096
 	memoSlots   = 4
@@ -104,7 +103,7 @@ func written(w *kv.Write, v kv.Version) sighting {
 	return sighting{version: v, expires: w.ExpiresAt.UnixMicro(), hasExpiry: !w.ExpiresAt.IsZero()}
 }
 
-// wrote notes the end of a commit whose stripes are still locked: with its version,
+// wrote notes the end of a commit whose keys are still locked: with its version,
 // or with 0 if nobody can say what became of it.
 func (m *memo) wrote(t *kv.Txn, p *plan, v kv.Version) {
 	for i := range p.writes {
