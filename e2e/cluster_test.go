@@ -156,7 +156,8 @@ func surviveTrouble(t *testing.T, processes int, engine place) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 1<<33))
 	env := append(engine.start(t), folderStore.start(t)...)
-	cl := newCluster(t, processes, append(env, "HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms", "HOLDFAST_RECONCILE_LEASE=3s")...)
+	cl := newCluster(t, processes, append(env, "HOLDFAST_SYNC_MASTER_SECRET=a secret of all processes",
+		"HOLDFAST_SYNC_OFFLOAD_COLLECTIONS=bookmarks,history,forms", "HOLDFAST_RECONCILE_LEASE=3s")...)
 	defer cl.tell()
 	hc := newHTTP(t)
 	c := newCast(t, seed, func(user string) *syncclient.Client { return cl.login(hc, user) }, false)

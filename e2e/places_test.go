@@ -71,9 +71,6 @@ func homeIn(t *testing.T, engine, store place, env ...string) *program.Home {
 
 var pebbleEngine = place{"pebble", func(*testing.T) []string { return nil }}
 
-// masterSecret is that of every process on a shared engine.
-const masterSecret = "HOLDFAST_SYNC_MASTER_SECRET=a secret of all processes"
-
 var bigtableEngine = place{"bigtable", func(t *testing.T) []string {
 	server, err := bttest.NewServer("127.0.0.1:0", grpc.MaxRecvMsgSize(1<<28), grpc.MaxSendMsgSize(1<<28))
 	if err != nil {
@@ -81,14 +78,14 @@ var bigtableEngine = place{"bigtable", func(t *testing.T) []string {
 	}
 	t.Cleanup(server.Close)
 	return []string{
-		masterSecret, "HOLDFAST_ENGINE_KIND=bigtable", "HOLDFAST_ENGINE_BIGTABLE_PROJECT_ID=project",
+		"HOLDFAST_ENGINE_KIND=bigtable", "HOLDFAST_ENGINE_BIGTABLE_PROJECT_ID=project",
 		"HOLDFAST_ENGINE_BIGTABLE_INSTANCE_ID=instance", "HOLDFAST_ENGINE_BIGTABLE_EMULATOR_HOST=" + server.Addr,
 	}
 }}
 
 var postgresEngine = place{"postgres", func(t *testing.T) []string {
 	return []string{
-		masterSecret, "HOLDFAST_ENGINE_KIND=postgres", "HOLDFAST_ENGINE_POSTGRES_URL=" + pgtest.Shared(t).URL(),
+		"HOLDFAST_ENGINE_KIND=postgres", "HOLDFAST_ENGINE_POSTGRES_URL=" + pgtest.Shared(t).URL(),
 		"HOLDFAST_ENGINE_POSTGRES_SCHEMA=" + pgtest.NewSchema(),
 	}
 }}
@@ -96,7 +93,7 @@ var postgresEngine = place{"postgres", func(t *testing.T) []string {
 var spannerEngine = place{"spanner", func(t *testing.T) []string {
 	server := spandbtest.Start(t, clock.System{})
 	return []string{
-		masterSecret, "HOLDFAST_ENGINE_KIND=spanner", "HOLDFAST_ENGINE_SPANNER_PROJECT_ID=p", "HOLDFAST_ENGINE_SPANNER_INSTANCE_ID=i",
+		"HOLDFAST_ENGINE_KIND=spanner", "HOLDFAST_ENGINE_SPANNER_PROJECT_ID=p", "HOLDFAST_ENGINE_SPANNER_INSTANCE_ID=i",
 		"HOLDFAST_ENGINE_SPANNER_DATABASE_ID=d", "HOLDFAST_ENGINE_SPANNER_EMULATOR_HOST=" + server.Addr(),
 		"HOLDFAST_ENGINE_SPANNER_AUTO_SCHEMA=true", "HOLDFAST_ENGINE_SPANNER_CHANGE_STREAM=false",
 	}

@@ -12,7 +12,8 @@ import (
 func TestServersOnSpannerNeedTheSchema(t *testing.T) {
 	t.Parallel()
 	home := program.NewHome(t, append(spannerEngine.start(t), folderStore.start(t)...)...)
-	home.Env = append(home.Env, "HOLDFAST_SYNC_PUBLIC_URL="+home.SyncURL(), "HOLDFAST_ENGINE_SPANNER_AUTO_SCHEMA=false")
+	home.Env = append(home.Env, "HOLDFAST_SYNC_PUBLIC_URL="+home.SyncURL(), "HOLDFAST_SYNC_MASTER_SECRET=a secret",
+		"HOLDFAST_ENGINE_SPANNER_AUTO_SCHEMA=false")
 	if r := home.Run(t, "serve"); r.Status != 1 || !strings.Contains(r.Stderr, "holdfast schema apply") {
 		t.Errorf("serve without tables: status %d\n%s", r.Status, r.Stderr)
 	}

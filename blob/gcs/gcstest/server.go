@@ -216,8 +216,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	faulthttp.Send(w, s.forward(r))
+	answer := s.forward(r)
+	s.mu.RUnlock()
+	faulthttp.Send(w, answer) // whoever receives slowly must not hold a lock either
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, name string) {

@@ -124,6 +124,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusForbidden, code)
 		return
 	}
+	// Nor must whoever receives slowly.
+	answer := httptest.NewRecorder()
+	s.answer(answer, r)
+	faulthttp.Send(w, answer)
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	query := r.URL.Query()
 	if r.Method == http.MethodPut || r.Method == http.MethodDelete {
@@ -143,9 +150,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.list(w, bucket, query)
 	case r.Method == http.MethodDelete && s.mismatch(w, bucket, key, r.Header.Get("If-Match")):
 	default:
-		answer := httptest.NewRecorder()
-		s.handler.ServeHTTP(answer, r)
-		faulthttp.Send(w, answer)
+		s.handler.ServeHTTP(w, r)
 	}
 }
 
