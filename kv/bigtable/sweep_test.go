@@ -145,6 +145,7 @@ func (w *world) rows(name string) int {
 // Tombstones go after their retention, with nothing else, and versions go on rising
 // for whoever opens the engine later with a clock that is behind.
 func TestTombstonesAreSwept(t *testing.T) {
+	slow(t)
 	w := newWorld(t)
 	w.commit(nil, put("b", "stays", "x"))
 	var gone kv.Version
