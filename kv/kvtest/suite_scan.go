@@ -80,11 +80,12 @@ func caseScanPages(f *fixture) {
 	slices.Reverse(backwards)
 	f.wantKeys("a", kv.Range{}, all...)
 	f.wantKeys("a", kv.Range{Reverse: true}, backwards...)
-	for _, size := range []int{1, 63, 64, 99, 100, 127, 128, 200, 255, 256, 499, 500, 511, 512, 999, 1000, 1023, 1024, 2000, 2048, 2099} {
-		for _, n := range []int{size, size + 1} {
-			f.wantKeys("a", kv.Range{Limit: n}, all[:n]...)
-			f.wantKeys("a", kv.Range{Reverse: true, Limit: n}, backwards[:n]...)
-			f.wantKeys("a", kv.Range{End: []byte(all[n-1])}, all[:n-1]...)
+	// Up to, at, and behind the ends of likely pages.
+	for _, n := range []int{1, 2, 63, 64, 65, 99, 100, 101, 127, 128, 129, 200, 201, 255, 256, 257, 499, 500, 501, 511, 512, 513, 999, 1000, 1001, 1023, 1024, 1025, 2000, 2001} {
+		f.wantKeys("a", kv.Range{Limit: n}, all[:n]...)
+		f.wantKeys("a", kv.Range{Reverse: true, Limit: n}, backwards[:n]...)
+		if n <= 1024 {
+			f.wantKeys("a", kv.Range{End: []byte(all[n])}, all[:n]...)
 		}
 	}
 }
