@@ -23,6 +23,7 @@ func feedCases() []suiteCase {
 		{"FeedEntryExistsIfAndOnlyIfItsWriteDoes", caseFeedAtomic},
 		{"FeedKeepsTheOrderOfEachKeyInOneShard", caseFeedOrder},
 		{"FeedReadInPiecesIsTheSame", caseFeedLimits},
+		{"FeedOfLargeEntriesIsReadToItsEnd", caseFeedLarge},
 		{"FeedReaderMissesAndRepeatsNothingWhileManyCommit", caseFeedConcurrent},
 		{"FeedForgetsAfterItsRetention", caseFeedRetention},
 		{"FeedPositionsOutliveReopen", caseFeedReopen},
@@ -195,6 +196,27 @@ func caseFeedLimits(f *fixture) {
 			f.Fatalf("entry after %q (-want +got):\n%s", before, diff)
 		}
 		before = want.Position
+	}
+}
+
+// caseFeedLarge: an answer may end because of its bytes, before the limit.
+func caseFeedLarge(f *fixture) {
+	const commits, each, size = 5, 4, 1 << 20
+	f.space("a", feedOptions())
+	want := map[string][]string{}
+	for i := range commits {
+		var writes []kv.Write
+		for j := range each {
+			key := fmt.Sprint("key", j)
+			w := fed(put("a", key, "x"), string(pattern(size+i*each+j)))
+			writes = append(writes, w)
+			want[key] = append(want[key], string(w.Feed))
+		}
+		f.write(writes...)
+	}
+	got := byKey(f.readFeed(&feedReader{db: f.db, space: "a", limit: 1000}))
+	if diff := cmp.Diff(want, got); diff != "" {
+		f.Errorf("entries by key (-want +got):\n%.2000s", diff)
 	}
 }
 

@@ -103,9 +103,12 @@ func caseVersionChecked(f *fixture) {
 
 func caseVersionSpace(f *fixture) {
 	rising := f.rises()
-	for range 3 {
+	for i := range 4 {
 		f.space("a")
 		rising(f.write(put("a", "k", "x")))
+		if i%2 == 1 {
+			rising(f.write(del("a", "k"))) // then no row has the highest version
+		}
 		f.ok(f.db.DropSpace(f.ctx, "a"))
 		f.clock.Advance(-time.Minute)
 	}
