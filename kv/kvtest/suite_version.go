@@ -12,6 +12,7 @@ func versionCases() []suiteCase {
 		{"VersionsCarryTheTime", caseVersionTime},
 		{"VersionsRiseWhateverTheClockDoes", caseVersionClock},
 		{"VersionsRiseOverDeletionAndReCreation", caseVersionDelete},
+		{"VersionsRiseLongAfterADeletion", caseVersionLongAfter},
 		{"VersionsRiseOverReopenWithEarlierClock", caseVersionReopen},
 		{"VersionIsAboveEveryCheckedOne", caseVersionChecked},
 		{"VersionsAreNotReusedInReCreatedSpaces", caseVersionSpace},
@@ -69,6 +70,26 @@ func caseVersionDelete(f *fixture) {
 		rising(f.write(del("a", "k")))
 		f.clock.Advance(-time.Hour)
 		rising(f.commit([]kv.Check{check("a", "k", 0)}, put("a", "k", "x")))
+		rising(f.write(del("a", "k")))
+	}
+}
+
+// caseVersionLongAfter gives an engine time and reasons to forget what it knows of
+// deleted rows.
+func caseVersionLongAfter(f *fixture) {
+	f.space("a")
+	rising := f.rises()
+	for range 3 {
+		rising(f.write(put("a", "k", "x")))
+		rising(f.write(del("a", "k")))
+		for i := range 20 {
+			f.clock.Advance(7 * time.Hour)
+			f.write(put("a", numbered(i), "x"))
+			f.write(del("a", numbered(i)))
+			f.wantAbsent("a", "k")
+		}
+		f.clock.Advance(-20*7*time.Hour - time.Minute)
+		rising(f.write(put("a", "k", "y")))
 		rising(f.write(del("a", "k")))
 	}
 }
