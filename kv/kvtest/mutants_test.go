@@ -509,6 +509,18 @@ func feedMutants() []seeded {
 				return entries, err
 			}
 		}, []string{"FeedForgetsAfterItsRetention"}},
+		{"removed entries forgotten", func(m *mutant) {
+			m.readFeed = func(ctx context.Context, space string, shard int, after kv.Position, limit int) ([]kv.FeedEntry, error) {
+				entries, err := m.Model.ReadFeed(ctx, space, shard, after, limit)
+				if !errors.Is(err, kv.ErrFeedTrimmed) {
+					return entries, err
+				}
+				if entries, err = m.Model.ReadFeed(ctx, space, shard, "", limit); len(entries) > 0 {
+					return entries, err
+				}
+				return nil, kv.ErrFeedTrimmed // as long as there is nothing else to show
+			}
+		}, []string{"FeedKnowsWhatItHasRemoved"}},
 		{"feed never trimmed", func(m *mutant) {
 			m.createSpace = func(ctx context.Context, name string, opts kv.SpaceOptions) error {
 				opts.FeedRetention *= 1000

@@ -26,6 +26,7 @@ func feedCases() []suiteCase {
 		{"FeedOfLargeEntriesIsReadToItsEnd", caseFeedLarge},
 		{"FeedReaderMissesAndRepeatsNothingWhileManyCommit", caseFeedConcurrent},
 		{"FeedForgetsAfterItsRetention", caseFeedRetention},
+		{"FeedKnowsWhatItHasRemoved", caseFeedRemoved},
 		{"FeedPositionsOutliveReopen", caseFeedReopen},
 		{"FeedOrderDoesNotFollowTheClock", caseFeedClock},
 		{"FeedOfReCreatedSpaceIsEmpty", caseFeedReCreated},
@@ -347,6 +348,66 @@ func caseFeedRetention(f *fixture) {
 	_, err = read(entries[1].Position)
 	f.wantErr(err, kv.ErrFeedTrimmed)
 	f.wantValue("a", "k0", "x") // rows outlive their entries
+}
+
+// caseFeedRemoved writes and reads so much that an engine removes old entries, which
+// then nobody can look at any more.
+func caseFeedRemoved(f *fixture) {
+	if f.harness.OwnTime {
+		return
+	}
+	const commits, shards = 300, 2
+	read := func(shard int, after kv.Position) (all []kv.FeedEntry) {
+		f.Helper()
+		for {
+			page, err := f.db.ReadFeed(f.ctx, "a", shard, after, commits)
+			f.ok(err)
+			if len(page) == 0 {
+				return all
+			}
+			all, after = append(all, page...), page[len(page)-1].Position
+		}
+	}
+	f.space("a", kv.SpaceOptions{FeedShards: shards, FeedRetention: time.Hour})
+	// fill returns the entries that there are then, by shard.
+	fill := func(data string) (all [shards][]kv.FeedEntry) {
+		f.Helper()
+		for i := range commits {
+			f.write(fed(put("a", fmt.Sprint("k", i%7), "x"), data))
+		}
+		total := 0
+		for shard := range shards {
+			all[shard] = read(shard, "")
+			total += len(all[shard])
+			for _, e := range all[shard] {
+				if string(e.Data) != data {
+					f.Fatalf("entry %q, want only those of %s", e.Data, data)
+				}
+			}
+		}
+		if total != commits {
+			f.Fatalf("%d entries of %s, want %d", total, data, commits)
+		}
+		return all
+	}
+	old := fill("old")
+	f.clock.Advance(1000 * time.Hour)
+	young := fill("young")
+	for range 2 {
+		for shard := range shards {
+			last := len(old[shard]) - 1
+			for _, after := range []kv.Position{"", old[shard][last].Position} {
+				if diff := cmp.Diff(young[shard], read(shard, after)); diff != "" {
+					f.Fatalf("entries of shard %d after %q (-want +got):\n%s", shard, after, diff)
+				}
+			}
+			for _, i := range []int{0, last - 1} {
+				_, err := f.db.ReadFeed(f.ctx, "a", shard, old[shard][i].Position, 1)
+				f.wantErr(err, kv.ErrFeedTrimmed)
+			}
+		}
+		f.reopen(f.clock)
+	}
 }
 
 func caseFeedReopen(f *fixture) {
