@@ -40,13 +40,14 @@ type Server struct {
 	ignored   map[string][]string // guarded by mu: headers by method
 	lifecycle string              // guarded by mu: XML
 	ahead     time.Duration       // guarded by mu: of the server's clock
+	pageLen   int                 // guarded by mu: the most keys in an answer to a list
 }
 
 // New starts a server that ends with the test.
 func New(tb testing.TB) *Server {
 	tb.Helper()
 	backend := s3mem.New()
-	s := &Server{Bucket: "objects", backend: backend, ignored: map[string][]string{}}
+	s := &Server{Bucket: "objects", backend: backend, ignored: map[string][]string{}, pageLen: 1000}
 	s.handler = gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithTimeSkewLimit(0)).Server()
 	if err := backend.CreateBucket(s.Bucket); err != nil {
 		tb.Fatal(err)
@@ -68,6 +69,14 @@ func (s *Server) Advance(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
+}
+
+// LimitPages makes lists come in pages of at most n keys. S3 sends 1000, but may send
+// fewer.
+func (s *Server) LimitPages(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pageLen = n
 }
 
 // SetLifecycle sets the bucket's rules, as the XML that S3 answers with.
@@ -231,9 +240,9 @@ func (s *Server) list(w http.ResponseWriter, bucket string, query url.Values) {
 		fail(w, http.StatusNotFound, "NoSuchBucket")
 		return
 	}
-	limit := 1000
+	limit := s.pageLen
 	if n, err := strconv.Atoi(query.Get("max-keys")); err == nil {
-		limit = n
+		limit = min(limit, n)
 	}
 	var result struct {
 		XMLName     xml.Name `xml:"ListBucketResult"`
