@@ -275,6 +275,17 @@ func TestForeignObject(t *testing.T) {
 	}
 }
 
+func TestPutKeepsAChecksum(t *testing.T) {
+	store := blob.New(openTest(t, s3test.New(t)), blob.Options{})
+	const content = "content of some length"
+	put(t, store, "a", content)
+	sum := blob.NewCRC32C()
+	sum.Write([]byte(content)) // a hash never fails
+	if a, err := store.Stat(t.Context(), "a"); err != nil || !a.HasCRC32C || a.CRC32C != sum.Sum32() {
+		t.Errorf("Stat = %+v, %v; want the checksum %08x", a, err, sum.Sum32())
+	}
+}
+
 func TestCorruptContentIsNoticed(t *testing.T) {
 	s := s3test.New(t)
 	store := blob.New(openTest(t, s), blob.Options{})
