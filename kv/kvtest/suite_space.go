@@ -16,6 +16,7 @@ func spaceCases() []suiteCase {
 		{"ReCreatedSpaceIsEmpty", caseSpaceReCreated},
 		{"SpaceCreatedByManyAtOnce", caseSpaceRace},
 		{"SpaceReplacedByAnotherProcess", caseSpaceReplaced},
+		{"SpaceReplacedWithOtherOptions", caseSpaceOtherOptions},
 	}
 }
 
@@ -184,5 +185,36 @@ func (f *fixture) callsInReplaced(db *kv.DB) []replacedCall {
 		{"Commit of one row that is checked", true, commit(absent, put("a", "k", "new"))},
 		{"Commit of one row with an entry", true, commit(nil, fed(put("a", "k", "new"), "new"))},
 		{"Commit in two spaces", true, commit(absent, put("b", "k", "x"), put("a", "k", "new"))},
+	}
+}
+
+// caseSpaceOtherOptions: an engine that has met the end of a space remembers nothing
+// of it.
+func caseSpaceOtherOptions(f *fixture) {
+	if !f.harness.Shared {
+		return
+	}
+	mine := f.engine
+	f.ok(mine.CreateSpace(f.ctx, "a", kv.SpaceOptions{FeedShards: 1, FeedRetention: time.Hour}))
+	_, err := mine.Commit(f.ctx, &kv.Txn{Writes: []kv.Write{fed(put("a", "k", "old"), "old")}})
+	f.ok(err)
+	f.open(f.clock)
+	f.ok(f.db.DropSpace(f.ctx, "a"))
+	_, err = mine.Get(f.ctx, []kv.Ref{{Space: "a", Key: []byte("k")}})
+	f.wantErr(err, kv.ErrSpaceNotFound)
+	f.space("a", kv.SpaceOptions{Links: true, FeedShards: feedShards, FeedRetention: 2 * time.Hour})
+	want := map[string][]string{}
+	for i := range 20 {
+		w := fed(put("a", numbered(i), "new"), numbered(i))
+		w.Link = "gs://b/" + numbered(i)
+		v, err := mine.Commit(f.ctx, &kv.Txn{Writes: []kv.Write{w}})
+		f.ok(err)
+		f.wantRow("a", numbered(i), kv.Row{Value: w.Value, Link: w.Link, Version: v})
+		want[numbered(i)] = []string{numbered(i)}
+	}
+	for _, db := range []*kv.DB{f.db, kv.New(mine, f.harness.Limits)} {
+		if diff := cmp.Diff(want, byKey(f.readFeed(&feedReader{db: db, space: "a", limit: 3}))); diff != "" {
+			f.Errorf("entries (-want +got):\n%s", diff)
+		}
 	}
 }

@@ -27,9 +27,14 @@ func caseVersionTime(f *fixture) {
 	f.space("a")
 	for _, d := range []time.Duration{0, time.Hour, 30 * 24 * time.Hour} {
 		now := f.clock.Advance(d)
-		v := f.write(put("a", "k", "x"))
-		if got := v.Time(); got.Before(now.Truncate(time.Millisecond)) || got.After(now.Add(time.Second)) {
-			f.Errorf("version of %v was made at %v", got, now)
+		for what, v := range map[string]kv.Version{
+			"a write":   f.write(put("a", "k", "x")),
+			"a check":   f.commit([]kv.Check{check("a", "no", 0)}),
+			"no change": f.commit(nil),
+		} {
+			if got := v.Time(); got.Before(now.Truncate(time.Millisecond)) || got.After(now.Add(time.Second)) {
+				f.Errorf("version of %v of a commit of %s was made at %v", got, what, now)
+			}
 		}
 	}
 }
