@@ -330,10 +330,13 @@ func caseFeedRetention(f *fixture) {
 	want(entries[0].Position, "4", "5")
 	want(entries[2].Position)
 	f.clock.Advance(30 * time.Minute)
-	// 3 and 4 are gone now. Who has read 4 misses nothing; who has read 3 does.
+	// 3 and 4 are gone now, even if nobody has removed them yet. Who has read 4 misses
+	// nothing; who has read 3 does.
+	_, err := read(entries[0].Position)
+	f.wantErr(err, kv.ErrFeedTrimmed)
 	want("", "5")
 	want(entries[1].Position, "5")
-	_, err := read(entries[0].Position)
+	_, err = read(entries[0].Position)
 	f.wantErr(err, kv.ErrFeedTrimmed)
 	f.clock.Advance(1000 * time.Hour)
 	want("")
