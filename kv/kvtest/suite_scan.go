@@ -20,6 +20,7 @@ func scanCases() []suiteCase {
 		{"ScanGoesOnWithTheVeryNextKey", caseScanNextKey},
 		{"ScanStopsWhenToldTo", caseScanStop},
 		{"ScanShowsWholeRows", caseScanFields},
+		{"ScanOfLargeRowsShowsAll", caseScanLarge},
 	}
 }
 
@@ -142,6 +143,42 @@ func caseScanFields(f *fixture) {
 	slices.Reverse(want)
 	if diff := cmp.Diff(want, f.scan("a", kv.Range{Reverse: true}), rowOptions()); diff != "" {
 		f.Errorf("rows in reverse (-want +got):\n%s", diff)
+	}
+}
+
+// caseScanLarge: a page may end because of its bytes, long before it has its rows.
+func caseScanLarge(f *fixture) {
+	const rows, size = 20, 1 << 20
+	f.space("a")
+	var all []string
+	for i := range rows {
+		all = append(all, numbered(i))
+		f.write(kv.Write{Space: "a", Key: []byte(all[i]), Value: pattern(size + i)})
+	}
+	backwards := slices.Clone(all)
+	slices.Reverse(backwards)
+	for _, limit := range []int{0, rows - 1} {
+		for _, reverse := range []bool{false, true} {
+			want := all
+			if reverse {
+				want = backwards
+			}
+			if limit > 0 {
+				want = want[:limit]
+			}
+			var got []string
+			f.ok(f.db.Scan(f.ctx, "a", kv.Range{Limit: limit, Reverse: reverse}, func(row kv.Row) bool {
+				key := string(row.Key)
+				if i, _ := strconv.Atoi(key); len(row.Value) != size+i {
+					f.Errorf("value of row %s has %d bytes, want %d", key, len(row.Value), size+i)
+				}
+				got = append(got, key)
+				return true
+			}))
+			if diff := cmp.Diff(want, got); diff != "" {
+				f.Errorf("rows with limit %d, reverse %v (-want +got):\n%s", limit, reverse, diff)
+			}
+		}
 	}
 }
 
