@@ -62,8 +62,8 @@ func appendQuery(b []byte, s *signature) []byte {
 	return b
 }
 
-// appendHeader writes the values of a header, given in lower case. Those that net/http
-// takes out of the header are put back.
+// appendHeader writes the values of a header, given in lower case. The host is not among
+// the headers of net/http, nor is the length of a request that was never sent.
 func appendHeader(b []byte, r *http.Request, name string) []byte {
 	values := r.Header[textproto.CanonicalMIMEHeaderKey(name)]
 	switch {
@@ -72,8 +72,6 @@ func appendHeader(b []byte, r *http.Request, name string) []byte {
 	case len(values) > 0:
 	case name == "content-length" && r.ContentLength >= 0:
 		return strconv.AppendInt(b, r.ContentLength, 10)
-	case name == "transfer-encoding":
-		values = r.TransferEncoding
 	}
 	for i, v := range values {
 		if i > 0 {

@@ -310,6 +310,17 @@ func TestHashOfTheBody(t *testing.T) {
 	}
 }
 
+func TestHashThatIsSignedMustBeTheBodys(t *testing.T) {
+	r, _ := http.NewRequest("POST", "http://localhost/", nil)
+	r.Header.Set(contentSHA256, hashOf("{ }"))
+	if err := v4.NewSigner().SignHTTP(t.Context(), plain, r, hashOf("{}"), "dynamodb", "r", now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := verifier(Secret{Key: "secret"}, now).Verify(t.Context(), r, []byte("{}")); err == nil {
+		t.Error("the hash of another body passes")
+	}
+}
+
 func TestSessionTokens(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
