@@ -55,6 +55,11 @@ type Options struct {
 	// BodyBudget bounds the bytes of request bodies held in memory at one time,
 	// over all requests. It must be at least Limits.MaxBody().
 	BodyBudget int64
+	// CommitBudget, if not zero, bounds the bytes of payloads in commits that run at
+	// one time. A commit holds its payloads several times over, with the records that
+	// they replace; where memory is short, those that wait their turn should not. A
+	// larger commit runs alone. Small ones do not count.
+	CommitBudget int64
 
 	CORS CORS
 	// TokenServer answers below /1.0/; nil if there is none.
@@ -99,6 +104,7 @@ type Server struct {
 	tokens  *hawk.Cache
 	replays *hawk.ReplayGuard
 	bodies  *semaphore.Weighted
+	commits *semaphore.Weighted // nil: without a budget
 	metrics *counters
 	started time.Time
 	active  atomic.Int64
@@ -136,6 +142,9 @@ func New(opts Options) (*Server, error) {
 		metrics: newCounters(opts.Metrics),
 		started: opts.Clock.Now(),
 		stream:  streamBytes,
+	}
+	if opts.CommitBudget > 0 {
+		s.commits = semaphore.NewWeighted(opts.CommitBudget)
 	}
 	if opts.RememberReplays > 0 {
 		s.replays = hawk.NewReplayGuard(opts.RememberReplays)

@@ -200,9 +200,14 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 	commit func(context.Context) (unwritten []string, err error)) error {
 	at := s.toUpload(rq, patches)
 	if len(at) == 0 {
+		done, err := s.reserveCommit(ctx, patches)
+		if err != nil {
+			return err
+		}
+		defer done()
 		ctx, cancel := committing(ctx, batch)
 		defer cancel()
-		_, err := commit(ctx)
+		_, err = commit(ctx)
 		return err
 	}
 	if err := s.checkWrite(ctx, rq, patches, batch); err != nil {
@@ -236,6 +241,26 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 		}
 	}
 	return nil
+}
+
+// smallCommit is up to how many bytes of payloads a commit does not wait for others.
+const smallCommit = 256 << 10
+
+// reserveCommit waits until there is memory for the commit of the patches, which done
+// gives back.
+func (s *Server) reserveCommit(ctx context.Context, patches []storage.Patch) (done func(), err error) {
+	var size int64
+	for i := range patches {
+		size += int64(len(patches[i].Payload))
+	}
+	if s.commits == nil || size <= smallCommit {
+		return func() {}, nil
+	}
+	size = min(size, s.opts.CommitBudget)
+	if err := s.commits.Acquire(ctx, size); err != nil {
+		return nil, fmt.Errorf("%w: no memory for the commit: %w", errRetry, err)
+	}
+	return func() { s.commits.Release(size) }, nil
 }
 
 // toUpload returns the indices of the patches whose payloads belong into the object

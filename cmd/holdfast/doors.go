@@ -45,6 +45,10 @@ func versionInfo() admin.Version {
 // thousand in a second, those of four minutes, in about 10 MB.
 const rememberedReplays = 256 << 10
 
+// commitBudget bounds what commits into the embedded engine hold at one time: the
+// process is to run in little memory, and a commit takes milliseconds.
+const commitBudget = 2 << 20
+
 func (h *house) syncDoor(ctx context.Context) (http.Handler, error) {
 	c := &h.cfg.Sync
 	keyring, err := hawk.NewKeyring(string(h.secrets.Master))
@@ -60,6 +64,9 @@ func (h *house) syncDoor(ctx context.Context) (http.Handler, error) {
 		Check: h.check, Metrics: h.metrics, Log: h.log,
 	}
 	opts.CORS.Origin, opts.CORS.MaxAge = c.CORS.AllowedOrigin, c.CORS.MaxAge
+	if h.cfg.Engine.Kind == config.EnginePebble {
+		opts.CommitBudget = commitBudget
+	}
 	if opts.Version, err = json.Marshal(versionInfo()); err != nil {
 		return nil, fmt.Errorf("render version: %w", err)
 	}

@@ -92,6 +92,7 @@ func (h *house) Close() error {
 }
 
 func (h *house) openEngine(ctx context.Context) error {
+	limitMemory(memoryFor(&h.cfg.Engine))
 	engine, limits, err := openEngine(ctx, h.cfg, h.clock, h.log)
 	if err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,20 +17,8 @@ import (
 	"github.com/holdfast-dev/holdfast/cmd/holdfast/config"
 )
 
-// Memory of Go's own, beside that of the engine, which lies outside of it. Its live
-// part is a few MB; collecting it each time that it has doubled would take more time
-// than small requests do. Beyond the limit, which large requests reach, it is collected
-// as often as that takes.
-const (
-	gcPercent   = 400
-	memoryLimit = 56 << 20
-)
-
 func main() {
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetGCPercent(gcPercent)
-		debug.SetMemoryLimit(memoryLimit)
-	}
+	limitMemory(localMemory)
 	os.Exit(runProcess())
 }
 

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -40,7 +38,7 @@ func reconcilePubSub(ctx context.Context, cfg *config.Loaded, log *slog.Logger, 
 	for _, w := range cfg.Warnings {
 		log.Warn(w)
 	}
-	liftMemoryLimit()
+	limitMemory(clusterMemory)
 	name := c.Subscription
 	opts := pubsub.Options{Clock: clock.System{}, Deadline: c.AckDeadline, UntilEmpty: run.bounded}
 	if run.dead {
@@ -75,16 +73,6 @@ func reconcilePubSub(ctx context.Context, cfg *config.Loaded, log *slog.Logger, 
 		}
 		return reconciler.Run(ctx)
 	})
-}
-
-// pipelineMemory is the limit of Go's memory in the commands of the pipeline. They
-// have no engine beside it, but many messages in hand.
-const pipelineMemory = 512 << 20
-
-func liftMemoryLimit() {
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(pipelineMemory)
-	}
 }
 
 // withMetrics runs work, and meanwhile sends metrics to statsd and serves them at

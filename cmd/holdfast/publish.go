@@ -59,7 +59,7 @@ func runPublish(ctx context.Context, cfg *config.Loaded, log *slog.Logger, reset
 	for _, w := range cfg.Warnings {
 		log.Warn(w)
 	}
-	liftMemoryLimit()
+	limitMemory(clusterMemory)
 	system := clock.System{}
 	start, err := c.StartTime(system.Now())
 	if err != nil {

@@ -158,6 +158,9 @@ func (e *Engine) versionOf(at *place, c *kv.Check, now time.Time) (kv.Version, e
 	return h.version, nil
 }
 
+// maxKeptBatch is up to what size the memory of a batch is used again.
+const maxKeptBatch = 4 << 20
+
 // write gives the transaction its version and makes it durable.
 func (e *Engine) write(t *kv.Txn, p *plan, now time.Time) (v kv.Version, err error) {
 	size := batchSize(t, p)
@@ -171,7 +174,7 @@ func (e *Engine) write(t *kv.Txn, p *plan, now time.Time) (v kv.Version, err err
 	if err := e.ceiling.raise(e.db, f.version); err != nil {
 		return 0, err
 	}
-	b := e.db.NewBatchWithSize(size)
+	b := e.db.NewBatch(pebbledb.WithInitialSizeBytes(size), pebbledb.WithMaxRetainedSizeBytes(maxKeptBatch))
 	for i := range t.Writes {
 		addWrite(b, &t.Writes[i], &p.writes[i], f.version, uint32(i))
 	}
