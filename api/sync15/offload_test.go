@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -243,13 +244,12 @@ func TestObjectsOfARequestWhosePreconditionFailsAtTheCommitAreRemoved(t *testing
 			before := w.put("col", "a", "old")
 			batch := w.batch("col", `[{"id":"s","payload":"staged"}]`)
 			w.reconcile()
-			raced := false
+			var race sync.Once
 			w.objects.SetHook(blobtest.On(blobtest.OpPut, blobtest.After, func(context.Context, blobtest.Call) error {
-				if !raced { // after the check, before the commit
-					raced = true
+				race.Do(func() { // after the check, before the commit
 					w.objects.SetHook(nil)
 					w.put("col", "a", "in between")
-				}
+				})
 				return nil
 			}))
 			r := w.do(c.method, strings.ReplaceAll(c.target, "BATCH", batch), c.body, "X-If-Unmodified-Since: "+before)

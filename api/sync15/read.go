@@ -124,7 +124,7 @@ func (s *Server) getRecord(ctx context.Context, rq *request) (*answer, error) {
 			return a, nil
 		}
 		if rec.Link != "" {
-			missing, err := s.resolve(ctx, gone, []storage.Record{rec}, func(r []storage.Record) { rec = r[0] })
+			missing, err := s.resolve(ctx, rq, gone, []storage.Record{rec}, func(r []storage.Record) { rec = r[0] })
 			if missing != "" && missing != gone {
 				gone = missing // replaced meanwhile, unless the next read finds it again
 				continue
@@ -140,7 +140,7 @@ func (s *Server) getRecord(ctx context.Context, rq *request) (*answer, error) {
 // resolve fetches the payloads of linked records. If an object is missing it
 // returns its link besides the error. gone, if not empty, is a link whose object was
 // missing before: a record that still has it is beyond help.
-func (s *Server) resolve(ctx context.Context, gone string, records []storage.Record, done func([]storage.Record)) (missing string, err error) {
+func (s *Server) resolve(ctx context.Context, rq *request, gone string, records []storage.Record, done func([]storage.Record)) (missing string, err error) {
 	var links []string
 	for i := range records {
 		switch link := records[i].Link; {
@@ -158,7 +158,11 @@ func (s *Server) resolve(ctx context.Context, gone string, records []storage.Rec
 	if s.opts.Offload == nil {
 		return "", errNoObjectStore
 	}
-	payloads, err := s.opts.Offload.Resolve(ctx, links)
+	var payloads [][]byte
+	err = rq.turn.waiting(ctx, func() (err error) {
+		payloads, err = s.opts.Offload.Resolve(ctx, links)
+		return err
+	})
 	if err != nil {
 		var m *offload.MissingError
 		if errors.As(err, &m) {
@@ -262,7 +266,7 @@ func (lw *listWriter) run(ctx context.Context, full bool) (missing string, err e
 	if full {
 		missing, err = lw.records(ctx)
 	} else {
-		err = lw.ids()
+		err = lw.ids(ctx)
 	}
 	if err != nil {
 		return missing, err
@@ -274,18 +278,19 @@ func (lw *listWriter) run(ctx context.Context, full bool) (missing string, err e
 		}
 	}
 	if lw.streaming {
-		return "", lw.flush()
+		return "", lw.flush(ctx)
 	}
 	lw.answer.body = lw.buf
 	lw.answer.set("X-Weave-Records", strconv.Itoa(lw.list.Len()))
+	lw.rq.turn.end()
 	lw.answer.write(lw.w, lw.rq.began, lw.server.opts.Backoff)
 	return "", nil
 }
 
-func (lw *listWriter) ids() error {
+func (lw *listWriter) ids(ctx context.Context) error {
 	for i := range lw.listing.Items {
 		lw.buf = lw.list.AppendID(lw.buf, lw.listing.Items[i].ID)
-		if err := lw.flushLarge(); err != nil {
+		if err := lw.flushLarge(ctx); err != nil {
 			return err
 		}
 	}
@@ -295,10 +300,10 @@ func (lw *listWriter) ids() error {
 func (lw *listWriter) records(ctx context.Context) (missing string, err error) {
 	err = lw.listing.Records(ctx, func(chunk []storage.Record) error {
 		var failed error
-		m, err := lw.server.resolve(ctx, lw.gone, chunk, func(records []storage.Record) {
+		m, err := lw.server.resolve(ctx, lw.rq, lw.gone, chunk, func(records []storage.Record) {
 			for i := range records {
 				lw.buf = lw.list.AppendRecord(lw.buf, records[i].Record)
-				if failed = lw.flushLarge(); failed != nil {
+				if failed = lw.flushLarge(ctx); failed != nil {
 					return
 				}
 			}
@@ -310,20 +315,23 @@ func (lw *listWriter) records(ctx context.Context) (missing string, err error) {
 }
 
 // flushLarge sends what has been rendered once that is too much to hold.
-func (lw *listWriter) flushLarge() error {
+func (lw *listWriter) flushLarge(ctx context.Context) error {
 	if len(lw.buf) < lw.server.stream {
 		return nil
 	}
-	return lw.flush()
+	return lw.flush(ctx)
 }
 
-func (lw *listWriter) flush() error {
+func (lw *listWriter) flush(ctx context.Context) error {
 	if !lw.streaming {
 		lw.streaming = true
 		lw.answer.set("X-Weave-Records", strconv.Itoa(len(lw.listing.Items)))
 		lw.answer.head(lw.w, lw.rq.began, lw.server.opts.Backoff)
 	}
-	_, err := lw.w.Write(lw.buf)
+	err := lw.rq.turn.waiting(ctx, func() error {
+		_, err := lw.w.Write(lw.buf)
+		return err
+	})
 	lw.buf = lw.buf[:0]
 	return err
 }

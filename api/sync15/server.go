@@ -55,10 +55,14 @@ type Options struct {
 	// BodyBudget bounds the bytes of request bodies held in memory at one time,
 	// over all requests. It must be at least Limits.MaxBody().
 	BodyBudget int64
-	// CommitBudget, if not zero, bounds the bytes of payloads in commits that run at
-	// one time. A commit holds its payloads several times over, with the records that
-	// they replace; where memory is short, those that wait their turn should not. A
-	// larger commit runs alone. Small ones do not count.
+	// Turns, if not zero, is how many requests work at one time; others wait in the
+	// order in which they came. A request that waits for its client or for the object
+	// store does not count. It is for an engine on this machine.
+	Turns int
+	// CommitBudget, if not zero, bounds the bytes of request bodies whose records are
+	// being committed. A commit holds its payloads several times over, with the records
+	// that they replace; where memory is short, those that wait should not. A larger
+	// commit runs alone; those up to 256 KiB do not count.
 	CommitBudget int64
 
 	CORS CORS
@@ -104,7 +108,7 @@ type Server struct {
 	tokens  *hawk.Cache
 	replays *hawk.ReplayGuard
 	bodies  *semaphore.Weighted
-	commits *semaphore.Weighted // nil: without a budget
+	turns   turns
 	metrics *counters
 	started time.Time
 	active  atomic.Int64
@@ -139,12 +143,10 @@ func New(opts Options) (*Server, error) {
 		opts:    opts,
 		tokens:  hawk.NewCache(opts.Keyring, cachedTokens),
 		bodies:  semaphore.NewWeighted(opts.BodyBudget),
+		turns:   newTurns(opts.Turns, opts.CommitBudget),
 		metrics: newCounters(opts.Metrics),
 		started: opts.Clock.Now(),
 		stream:  streamBytes,
-	}
-	if opts.CommitBudget > 0 {
-		s.commits = semaphore.NewWeighted(opts.CommitBudget)
 	}
 	if opts.RememberReplays > 0 {
 		s.replays = hawk.NewReplayGuard(opts.RememberReplays)
@@ -163,6 +165,7 @@ type request struct {
 	began bso.Timestamp
 	pre   bso.Precondition
 	query string
+	turn  turn
 }
 
 // ServeHTTP answers any request to the door.
@@ -322,19 +325,24 @@ func (s *Server) act(w http.ResponseWriter, rq *request) (*answer, error) {
 	}
 	op := operation(rq)
 	s.metrics.request(op, origin)
+	defer rq.turn.end()
 	switch op {
 	case "put_bso": // whose time begins when the body is there
 		return s.putRecord(rq.Context(), rq)
 	case "post_collection":
 		return s.postCollection(rq.Context(), rq)
-	case "get_collection": // which may be long, on a slow line
+	case "get_configuration":
+		return s.getConfiguration()
+	}
+	if err := rq.turn.begin(rq.Context(), &s.turns, 0); err != nil {
+		return nil, err
+	}
+	if op == "get_collection" { // which may be long, on a slow line
 		return s.getCollection(rq.Context(), w, rq)
 	}
 	ctx, cancel := context.WithTimeout(rq.Context(), requestTimeout)
 	defer cancel()
 	switch op {
-	case "get_configuration":
-		return s.getConfiguration()
 	case "get_collections", "get_collection_counts", "get_collection_usage", "get_quota":
 		return s.getInfo(ctx, rq)
 	case "get_bso":

@@ -95,6 +95,9 @@ func (s *Server) putRecord(ctx context.Context, rq *request) (*answer, error) {
 	defer b.release()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	if err := rq.turn.begin(ctx, &s.turns, s.commitSize(collection, b)); err != nil {
+		return nil, err
+	}
 	update, err := bso.ParsePut(b.bytes, format, collection, rq.route.ID, limits)
 	if err != nil {
 		return nil, err
@@ -135,6 +138,9 @@ func (s *Server) postCollection(ctx context.Context, rq *request) (*answer, erro
 	defer b.release()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	if err := rq.turn.begin(ctx, &s.turns, s.commitSize(collection, b)); err != nil {
+		return nil, err
+	}
 	post, err := bso.ParsePost(b.bytes, format, collection, limits)
 	if err != nil {
 		return nil, err
@@ -200,14 +206,9 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 	commit func(context.Context) (unwritten []string, err error)) error {
 	at := s.toUpload(rq, patches)
 	if len(at) == 0 {
-		done, err := s.reserveCommit(ctx, patches)
-		if err != nil {
-			return err
-		}
-		defer done()
 		ctx, cancel := committing(ctx, batch)
 		defer cancel()
-		_, err = commit(ctx)
+		_, err := commit(ctx)
 		return err
 	}
 	if err := s.checkWrite(ctx, rq, patches, batch); err != nil {
@@ -220,8 +221,15 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 			Data:   patches[i].Payload,
 		}
 	}
-	uploads, err := s.opts.Offload.Upload(ctx, handler, payloads)
+	var uploads *offload.Uploads
+	err := rq.turn.waiting(ctx, func() (err error) {
+		uploads, err = s.opts.Offload.Upload(ctx, handler, payloads)
+		return err
+	})
 	if err != nil {
+		if uploads != nil { // but there was no turn after it
+			uploads.Settle(ctx, err)
+		}
 		return err
 	}
 	for n, link := range uploads.Links() {
@@ -231,6 +239,7 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 	commitCtx, cancel := committing(ctx, batch) // its time begins after the uploads
 	defer cancel()
 	unwritten, err := commit(commitCtx)
+	rq.turn.end()
 	uploads.Settle(ctx, err)
 	if err != nil {
 		return err
@@ -243,24 +252,12 @@ func (s *Server) offloaded(ctx context.Context, rq *request, patches []storage.P
 	return nil
 }
 
-// smallCommit is up to how many bytes of payloads a commit does not wait for others.
-const smallCommit = 256 << 10
-
-// reserveCommit waits until there is memory for the commit of the patches, which done
-// gives back.
-func (s *Server) reserveCommit(ctx context.Context, patches []storage.Patch) (done func(), err error) {
-	var size int64
-	for i := range patches {
-		size += int64(len(patches[i].Payload))
+// commitSize is about how many bytes of payloads a body adds to a commit.
+func (s *Server) commitSize(collection string, b body) int64 {
+	if slices.Contains(s.opts.OffloadCollections, collection) {
+		return 0
 	}
-	if s.commits == nil || size <= smallCommit {
-		return func() {}, nil
-	}
-	size = min(size, s.opts.CommitBudget)
-	if err := s.commits.Acquire(ctx, size); err != nil {
-		return nil, fmt.Errorf("%w: no memory for the commit: %w", errRetry, err)
-	}
-	return func() { s.commits.Release(size) }, nil
+	return int64(len(b.bytes))
 }
 
 // toUpload returns the indices of the patches whose payloads belong into the object

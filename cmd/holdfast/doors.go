@@ -45,6 +45,9 @@ func versionInfo() admin.Version {
 // thousand in a second, those of four minutes, in about 10 MB.
 const rememberedReplays = 256 << 10
 
+// turnsPerCPU is enough for commits to share the syncing of the log.
+const turnsPerCPU = 4
+
 // commitBudget bounds what commits into the embedded engine hold at one time: the
 // process is to run in little memory, and a commit takes milliseconds.
 const commitBudget = 2 << 20
@@ -65,7 +68,7 @@ func (h *house) syncDoor(ctx context.Context) (http.Handler, error) {
 	}
 	opts.CORS.Origin, opts.CORS.MaxAge = c.CORS.AllowedOrigin, c.CORS.MaxAge
 	if h.cfg.Engine.Kind == config.EnginePebble {
-		opts.CommitBudget = commitBudget
+		opts.Turns, opts.CommitBudget = turnsPerCPU*runtime.GOMAXPROCS(0), commitBudget
 	}
 	if opts.Version, err = json.Marshal(versionInfo()); err != nil {
 		return nil, fmt.Errorf("render version: %w", err)
