@@ -15,7 +15,7 @@ const (
 	gcPercent = 400
 	// localMemory is the limit where the rows are on this machine, beside what the
 	// engine has for itself.
-	localMemory = 56 << 20
+	localMemory = 64 << 20
 	// clusterMemory is the limit of a process that waits for other machines, with many
 	// messages or requests in hand.
 	clusterMemory = 512 << 20
