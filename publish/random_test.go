@@ -115,6 +115,7 @@ func (p *plan) run(t *testing.T, wrong *report) {
 		}
 	}
 	stop := run()
+	time.Sleep(time.Millisecond) // changes of the very moment the publisher begins at are not promised
 	count := map[int]int{}
 	for _, s := range p.steps {
 		time.Sleep(s.after)

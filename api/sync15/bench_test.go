@@ -97,18 +97,22 @@ func post100(b *testing.B, from, size int) string {
 }
 
 func BenchmarkPost100(b *testing.B) {
-	w := onPebble(b)
-	post := w.bench(b, w.user, "POST")
-	bodies := make([]string, 10)
-	for i := range bodies {
-		bodies[i] = post100(b, i*100, 300)
-	}
-	b.SetBytes(int64(len(bodies[0])))
-	b.ReportAllocs()
-	n := 0
-	for b.Loop() {
-		n++
-		post("storage/bookmarks", bodies[n%len(bodies)])
+	for _, size := range []int{300, 20 << 10} {
+		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
+			w := onPebble(b)
+			post := w.bench(b, w.user, "POST")
+			bodies := make([]string, 10)
+			for i := range bodies {
+				bodies[i] = post100(b, i*100, size)
+			}
+			b.SetBytes(int64(len(bodies[0])))
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				n++
+				post("storage/bookmarks", bodies[n%len(bodies)])
+			}
+		})
 	}
 }
 

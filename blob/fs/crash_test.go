@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -394,5 +396,69 @@ func TestSecondProcessTrustsNoFolderAndRemovesNone(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(root, "objects", "a.d", "b.d")); err != nil {
 		t.Errorf("the folder went: %v", err)
+	}
+}
+
+// TestChangesExcludeOtherProcesses looks from outside whether the name of an object is
+// locked whenever it changes.
+func TestChangesExcludeOtherProcesses(t *testing.T) {
+	const name = "a"
+	root := newRoot(t)
+	stripe := filepath.Join(root, "locks", strconv.Itoa(int(crc32.ChecksumIEEE([]byte(name))%lockStripes)))
+	var steps []string
+	d := openWith(t, root, func(step, path string) error {
+		if step != "rename" && step != "remove" {
+			return nil
+		}
+		steps = append(steps, step)
+		other, err := openLock(stripe)
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		if got, err := tryFlock(other); got || err != nil {
+			t.Errorf("another process gets the lock before the %s of %s (%v)", step, path, err)
+		}
+		return nil
+	})
+	defer d.Close()
+	s := blob.New(d, blob.Options{})
+	steps = nil // those of Open
+	if err := s.Put(t.Context(), name, strings.NewReader("x"), 1); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Finalize(t.Context(), name)
+	_, deleted := s.Delete(t.Context(), name)
+	if err := errors.Join(err, deleted); err != nil {
+		t.Fatal(err)
+	}
+	// Delete looks for the object in both states.
+	if diff := cmp.Diff([]string{"rename", "rename", "remove", "remove"}, steps); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+}
+
+func TestCopyEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	copying, writes := false, 0
+	d := openWith(t, newRoot(t), func(step, _ string) error {
+		if copying && step == "write" {
+			writes++
+			cancel()
+		}
+		return nil
+	})
+	defer d.Close()
+	s := blob.New(d, blob.Options{})
+	const size = 3 * bufferLen
+	if err := s.Put(ctx, "a", strings.NewReader(strings.Repeat("x", size)), size); err != nil {
+		t.Fatal(err)
+	}
+	copying = true
+	if err := s.Copy(ctx, "a", "b"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Copy = %v, want %v", err, context.Canceled)
+	}
+	if writes != 1 {
+		t.Errorf("%d writes, want none after the end of the context", writes)
 	}
 }

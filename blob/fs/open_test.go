@@ -149,7 +149,8 @@ func TestSpoiltFilesAreReportedAndHideNoOthers(t *testing.T) {
 	s := blob.New(d, blob.Options{})
 	spoil := map[string]func(f *os.File) error{
 		"bit":    func(f *os.File) error { _, err := f.WriteAt([]byte("X"), headerLen+10); return err },
-		"header": func(f *os.File) error { _, err := f.WriteAt([]byte("X"), 9); return err },
+		"size":   func(f *os.File) error { _, err := f.WriteAt([]byte("X"), 9); return err },
+		"time":   func(f *os.File) error { _, err := f.WriteAt([]byte("X"), 17); return err },
 		"cut":    func(f *os.File) error { return f.Truncate(headerLen + 50) },
 		"empty":  func(f *os.File) error { return f.Truncate(0) },
 		"longer": func(f *os.File) error { return f.Truncate(headerLen + 1000) },

@@ -16,8 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/storage"
+
 	"github.com/holdfast-dev/holdfast/blob"
 	"github.com/holdfast-dev/holdfast/blob/gcs/gcstest"
+	"github.com/holdfast-dev/holdfast/clock"
 	"github.com/holdfast-dev/holdfast/internal/faulthttp"
 )
 
@@ -140,6 +143,54 @@ func TestRequestsPerCall(t *testing.T) {
 	count("List", 1, func() { err = errors.Join(err, store.List(ctx, "", "", func(blob.Attrs) bool { return true })) })
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestBucketShowsTheState: rules of the bucket look at the custom time and nothing else,
+// other programs at the metadata.
+func TestBucketShowsTheState(t *testing.T) {
+	s := gcstest.New(t)
+	d := openTest(t, s)
+	born := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	store := blob.New(d, blob.Options{Clock: clock.NewManual(born)})
+	check := func(what string, customTime time.Time, committed string) {
+		t.Helper()
+		attrs, err := d.bucket.Object("a").Attrs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !attrs.CustomTime.Equal(customTime) || attrs.Metadata["committed"] != committed || attrs.Metadata[metaCreated] == "" {
+			t.Errorf("after %s: custom time %v, metadata %v; want %v and committed %s", what, attrs.CustomTime, attrs.Metadata, customTime, committed)
+		}
+	}
+	put(t, store, "a", "x")
+	check("Put", born, "false")
+	ok, err := store.Finalize(t.Context(), "a")
+	must(t, ok, err)
+	check("Finalize", blob.FinalizedTime, "true")
+}
+
+// TestDiscardLooksAgain: what another program writes into the metadata, between the look
+// at an object and its deletion, does not keep it.
+func TestDiscardLooksAgain(t *testing.T) {
+	s := gcstest.New(t)
+	d := openTest(t, s)
+	store := blob.New(d, blob.Options{})
+	put(t, store, "a", "x")
+	s.SetHook(func(_ int, r *http.Request, at faulthttp.Stage) faulthttp.Action {
+		if r.Method == http.MethodDelete && at == faulthttp.Before {
+			s.SetHook(nil)
+			_, err := d.bucket.Object("a").Update(t.Context(), storage.ObjectAttrsToUpdate{Metadata: map[string]string{"other": "x"}})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return faulthttp.Pass
+	})
+	ok, err := store.Discard(t.Context(), "a")
+	must(t, ok, err)
+	if _, err := store.Stat(t.Context(), "a"); !errors.Is(err, blob.ErrNotFound) {
+		t.Errorf("Stat = %v, want ErrNotFound", err)
 	}
 }
 

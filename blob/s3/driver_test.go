@@ -209,6 +209,7 @@ func TestNamesLikeOurKeysAreNames(t *testing.T) {
 	names := []string{
 		".holdfast", ".holdfast!", ".holdfast.", ".holdfast/", ".holdfast/n/x", ".holdfast/probe", ".holdfast/s/a!b",
 		".holdfast/\U0010ffff", ".holdfast0", "a", "a b", "a!", "a!b", "a\x01", "a/b",
+		strings.Repeat("x", blob.MaxNameLen), // whose mark is before all content of ours
 	}
 	slices.Sort(names)
 	for _, name := range names {
@@ -271,6 +272,17 @@ func TestForeignObject(t *testing.T) {
 	must(t, ok, err)
 	if a, err := store.Stat(t.Context(), "foreign"); err != nil || !a.Committed {
 		t.Errorf("Stat = %+v, %v; want a finalized object", a, err)
+	}
+}
+
+func TestPutKeepsAChecksum(t *testing.T) {
+	store := blob.New(openTest(t, s3test.New(t)), blob.Options{})
+	const content = "content of some length"
+	put(t, store, "a", content)
+	sum := blob.NewCRC32C()
+	sum.Write([]byte(content)) // a hash never fails
+	if a, err := store.Stat(t.Context(), "a"); err != nil || !a.HasCRC32C || a.CRC32C != sum.Sum32() {
+		t.Errorf("Stat = %+v, %v; want the checksum %08x", a, err, sum.Sum32())
 	}
 }
 
@@ -453,7 +465,16 @@ func TestMarkOfAnotherIncarnationMeansNothing(t *testing.T) {
 	store := blob.New(d, blob.Options{})
 	put(t, store, "a", "x")
 	s.PutRaw(t, markKey("a", strings.Repeat("A", idLen), "another"), string(finalized), nil)
-	err := store.List(t.Context(), "", "", func(a blob.Attrs) bool {
+	// One of the same content, from an object of that name before.
+	put(t, store, "b", "x")
+	o, err := d.head(t.Context(), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := markKey("b", strings.Repeat("A", idLen), o.etag)
+	s.PutRaw(t, before, string(finalized), nil)
+	s.Age(before, time.Hour)
+	err = store.List(t.Context(), "", "", func(a blob.Attrs) bool {
 		if a.Committed {
 			t.Errorf("List shows %+v", a)
 		}

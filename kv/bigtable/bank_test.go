@@ -105,6 +105,7 @@ func (b *bank) sum(e *Engine) (int, error) {
 // Money moves through several processes that crash, and the sum never changes, for
 // anybody.
 func TestBankConservesItsMoney(t *testing.T) {
+	slow(t)
 	b := newBank(t)
 	var workers, done sync.WaitGroup
 	var commits, crashes atomic.Int64
@@ -166,6 +167,7 @@ func TestBankConservesItsMoney(t *testing.T) {
 // Single writes and transactions of several processes meet on the same rows: each
 // write that was acknowledged is there, or was replaced by one that knew it.
 func TestNoAcknowledgedIncrementIsLost(t *testing.T) {
+	slow(t)
 	b := newBank(t)
 	var acked, unsure atomic.Int64
 	var workers sync.WaitGroup
@@ -212,6 +214,7 @@ func TestNoAcknowledgedIncrementIsLost(t *testing.T) {
 // Answers get lost at random. What is acknowledged is there, what is refused is not,
 // and only what is called unknown may be either.
 func TestUnknownOutcomesAreReported(t *testing.T) {
+	slow(t)
 	b := newBank(t)
 	rng := rand.New(rand.NewPCG(b.seed, 1))
 	var mu sync.Mutex

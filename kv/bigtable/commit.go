@@ -300,10 +300,7 @@ func (e *Engine) change(ctx context.Context, p *part, v version, cond predicate)
 	if readErr == nil {
 		r := rows[p.key]
 		ours := r.state.version == v && r.state.raw != nil
-		for _, entry := range r.outbox {
-			ours = ours || entry.at == entryTime(v.p)
-		}
-		if ours {
+		if ours || slices.ContainsFunc(r.outbox, func(o outboxEntry) bool { return o.of(v) }) {
 			e.wakeFeed(p.space, p.key, p.write.Feed)
 			return true, nil
 		}

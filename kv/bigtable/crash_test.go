@@ -209,6 +209,7 @@ func scenarios() []scenario {
 // answer. Everybody then sees all of the commit or nothing, at once and later, and
 // the feed agrees.
 func TestCommitIsAllOrNothingWhateverCallFails(t *testing.T) {
+	slow(t)
 	for _, sc := range scenarios() {
 		for _, crash := range []bool{true, false} {
 			old, young := 0, 0

@@ -43,7 +43,8 @@
 // Versions come from a hybrid clock per process. A row's next version is above its
 // present one, which the compare-and-set makes certain, so kv.Version alone tells
 // the versions of a row apart, though two processes may use the same number for
-// different rows.
+// different rows. It does not tell them from a write that failed: whoever asks whether
+// a write happened must look at the writer too.
 //
 // # Feeds
 //

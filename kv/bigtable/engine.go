@@ -50,6 +50,7 @@ type Engine struct {
 	feeds   feeds
 	// readerPatience is how long a reader of a feed waits for the owner of the shard.
 	readerPatience time.Duration
+	closeTimeout   time.Duration
 }
 
 var _ kv.Engine = (*Engine)(nil)
@@ -68,7 +69,7 @@ func (e *Engine) Close() error {
 	release, cancel := context.WithTimeout(e.base, callTimeout)
 	e.releaseFeeds(release)
 	cancel()
-	timer := time.AfterFunc(closeTimeout, e.cancel)
+	timer := time.AfterFunc(e.closeTimeout, e.cancel)
 	e.jobs.Wait()
 	timer.Stop()
 	e.cancel()

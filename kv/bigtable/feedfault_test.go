@@ -35,6 +35,7 @@ func (w *world) entries(e *Engine) []string {
 // calls. Another goes on: no entry is lost, none comes twice, and those of a row
 // stay in order.
 func TestForwarderLosesAndRepeatsNothing(t *testing.T) {
+	slow(t)
 	for _, crash := range []bool{true, false} {
 		for n, more := 0, true; more; n++ {
 			t.Run(fmt.Sprintf("crash=%v/%d", crash, n), func(t *testing.T) {
@@ -265,6 +266,7 @@ func TestTrimmedFeed(t *testing.T) {
 // that get lost: in the end the feed has each commit that happened once, and the
 // entries of each row in order.
 func TestFeedUnderRandomFaults(t *testing.T) {
+	slow(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	w := newWorld(t)

@@ -172,7 +172,7 @@ func gather(rows []*row) (out []outgoing, whole bool, err error) {
 			if size > forwardBytes || len(out) == forwardEntries {
 				return out, false, nil
 			}
-			data, err := decodeOutbox(o.data)
+			_, data, err := decodeOutbox(o.data)
 			if err != nil {
 				return nil, false, err
 			}

@@ -34,8 +34,9 @@ func TestLayout(t *testing.T) {
 		"0102" + "00000003" + "ee000000000000000000000000000000" + "0000000000000005" + "01" + "04" + "0000034630b8a000":                             s.encode(),
 		"01" + "010203040506" + "0000000000000007" + "000186a0" + "0000000000000002" + "000186a0" + "0000000000000005" + "0000000000000004":          head{owner: v.writer, time: 7, trimmed: place{firstEpoch, 2}, epochs: []epoch{{firstEpoch, 5, 4}}}.encode(),
 		"01" + "0000000000000007" + "0000000000000006" + "016b" + "64":                                                                               entry{time: 7, version: 6, key: "k", data: []byte("d")}.encode(),
-		"72" + "000186a0" + "0000000000000003":                                                                                                       []byte(entryKey(place{firstEpoch, 3})),
-		"ee000000000000000000000000000000" + "0002":                                                                                                  []byte(s.shardKey(2)),
+		"02" + "010203040506" + "64":                encodeOutbox(v.writer, []byte("d")),
+		"72" + "000186a0" + "0000000000000003":      []byte(entryKey(place{firstEpoch, 3})),
+		"ee000000000000000000000000000000" + "0002": []byte(s.shardKey(2)),
 	} {
 		if hex.EncodeToString(got) != want {
 			t.Errorf("got %x, want %s", got, want)
@@ -75,6 +76,13 @@ func TestEncodingsComeBack(t *testing.T) {
 		if back, err := parseEntry(en.encode()); err != nil || back.time != en.time || back.version != en.version || back.key != en.key || !bytes.Equal(back.data, en.data) {
 			t.Fatalf("%+v came back as %+v, %v", en, back, err)
 		}
+		writer := [writerSize]byte(rapid.SliceOfN(rapid.Byte(), writerSize, writerSize).Draw(t, "writer"))
+		if by, data, err := decodeOutbox(encodeOutbox(writer, en.data)); err != nil || by != writer || !bytes.Equal(data, en.data) {
+			t.Fatalf("outbox entry %x of %x came back as %x of %x, %v", en.data, writer, data, by, err)
+		}
+		if by, data, err := decodeOutbox(append([]byte{1}, en.data...)); err != nil || by != [writerSize]byte{} || !bytes.Equal(data, en.data) {
+			t.Fatalf("outbox entry %x of format 1 came back as %x of %x, %v", en.data, data, by, err)
+		}
 		p := place{rapid.Uint32Range(firstEpoch, 1<<32-1).Draw(t, "epoch"), rapid.Uint64Range(0, 1e15-1).Draw(t, "index")}
 		if back, err := parsePosition(p.position()); err != nil || back != p {
 			t.Fatalf("%+v came back as %+v, %v", p, back, err)
@@ -88,7 +96,7 @@ func TestEncodingsComeBack(t *testing.T) {
 		_, _ = parseRecord(junk, junk)
 		_, _ = parseParticipants(junk)
 		_, _ = parsePosition(kv.Position(junk))
-		_, _ = decodeOutbox(junk)
+		_, _, _ = decodeOutbox(junk)
 		_, _ = parseHint(bt.Row{"h": {{Row: string(junk), Column: "h:v", Value: junk}}})
 	})
 }

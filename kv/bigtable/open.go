@@ -35,6 +35,7 @@ func open(ctx context.Context, opts Options, hook func(string) error) (*Engine, 
 		calls:  calls{drained: make(chan struct{})},
 
 		readerPatience: readerPatience,
+		closeTimeout:   closeTimeout,
 	}
 	e.base, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.loops, e.stopLoops = context.WithCancel(e.base)

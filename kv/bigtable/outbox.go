@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-dev/holdfast/kv"
 )
 
-// outboxEntry is a feed entry that is still in its row. Its timestamp tells its
-// version.
+// outboxEntry is a feed entry that is still in its row. Its timestamp tells the p of
+// its version, its data the writer.
 type outboxEntry struct {
 	at   bt.Timestamp
 	data []byte
@@ -21,13 +21,27 @@ type outboxEntry struct {
 
 func (o outboxEntry) p() uint64 { return uint64(o.at / 1000) }
 
-func encodeOutbox(feed []byte) []byte { return append([]byte{1}, feed...) }
+// encodeOutbox returns a cell of o:e: format 2 (1), writer 6, entry. Format 1 had no
+// writer.
+func encodeOutbox(writer [writerSize]byte, feed []byte) []byte {
+	return append(append([]byte{2}, writer[:]...), feed...)
+}
 
-func decodeOutbox(b []byte) ([]byte, error) {
-	if len(b) == 0 || b[0] != 1 {
-		return nil, fmt.Errorf("%w: outbox entry", kv.ErrCorrupt)
+func decodeOutbox(b []byte) (writer [writerSize]byte, feed []byte, err error) {
+	switch {
+	case len(b) > writerSize && b[0] == 2:
+		return [writerSize]byte(b[1:]), b[1+writerSize:], nil
+	case len(b) > 0 && b[0] == 1:
+		return writer, b[1:], nil
 	}
-	return b[1:], nil
+	return writer, nil, fmt.Errorf("%w: outbox entry", kv.ErrCorrupt)
+}
+
+// of reports whether the entry is that of the version v. Its p is not enough to tell:
+// another process may have written the row under the same number.
+func (o outboxEntry) of(v version) bool {
+	writer, _, err := decodeOutbox(o.data)
+	return err == nil && version{o.p(), writer} == v
 }
 
 // shardOf returns the shard of a key's entries.

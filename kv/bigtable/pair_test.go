@@ -43,6 +43,7 @@ func (p *pair) Close() error { return errors.Join(p.engines[0].Close(), p.engine
 
 // The whole suite, with every other call made by another process.
 func TestConformanceOverTwoProcesses(t *testing.T) {
+	slow(t)
 	var last *server
 	kvtest.Run(t, kvtest.Harness{
 		Limits: Limits(),

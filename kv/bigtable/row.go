@@ -175,7 +175,7 @@ func changed(v version, in intent) (m *mutation, next, item []byte) {
 		item = in.item
 	}
 	if in.feed != nil {
-		m.setAt(outboxCell, entryTime(v.p), encodeOutbox(in.feed))
+		m.setAt(outboxCell, entryTime(v.p), encodeOutbox(v.writer, in.feed))
 	}
 	return m, next, item
 }

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"flag"
 	"strings"
 	"sync"
 	"testing"
@@ -152,7 +153,22 @@ func (s *server) openWith(tb testing.TB, o Options, hook func(string) error) *En
 	return e
 }
 
+// slow makes a test one of those that take long, because all they do are calls: they run
+// beside each other. Under the race detector a call takes a millisecond, so there are
+// fewer runs of random operations, unless a flag of rapid says otherwise.
+func slow(t *testing.T) {
+	t.Parallel()
+	fewerRuns()
+}
+
+var fewerRuns = sync.OnceFunc(func() {
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		_ = f.Value.Set("20") // fails for what is no number
+	}
+})
+
 func TestConformance(t *testing.T) {
+	slow(t)
 	var last *server
 	kvtest.Run(t, kvtest.Harness{
 		Limits: Limits(),

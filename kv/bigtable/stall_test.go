@@ -271,6 +271,48 @@ func TestOutboxTellsOfALostAnswer(t *testing.T) {
 	}
 }
 
+// The feed entry of another process, which used the same p for its write of the row,
+// tells nothing about a write whose answer is lost.
+func TestOutboxOfAnotherWriterTellsNothing(t *testing.T) {
+	for _, feed := range [][]byte{[]byte("lost"), nil} {
+		w := newWorld(t)
+		v := w.commit(nil, put("a", "x", "old"))
+		w.other.stopLoops() // nobody forwards the entry
+		w.other.running.Wait()
+		before, after := true, true
+		var e *Engine
+		e = w.server.openWith(t, quiet(w.server.options(w.clock)), func(step string) error {
+			switch {
+			case step == "before write row" && before:
+				before = false
+				w.other.hybrid.last = e.hybrid.last - 1
+				w.commit([]kv.Check{check("a", "x", v)}, fed(put("a", "x", "other"), "entry"))
+				if w.other.hybrid.last != e.hybrid.last {
+					t.Errorf("different versions %d and %d", w.other.hybrid.last, e.hybrid.last)
+				}
+			case step == "after write row" && after:
+				after = false
+				return errDropped
+			}
+			return nil
+		})
+		e.stopLoops()
+		e.running.Wait()
+		e.hybrid.raise(uint64(v) + 100)
+		write := put("a", "x", "new")
+		write.Feed = feed
+		if _, err := e.Commit(t.Context(), &kv.Txn{Checks: []kv.Check{check("a", "x", v)}, Writes: []kv.Write{write}}); !errors.Is(err, kv.ErrUnknownOutcome) {
+			t.Errorf("error = %v, want %v", err, kv.ErrUnknownOutcome)
+		}
+		if got := w.show(w.other, "a/x"); got != "a/x=other" {
+			t.Errorf("row %s", got)
+		}
+		if got := w.feed(w.other); got != "x:entry" {
+			t.Errorf("feed %q", got)
+		}
+	}
+}
+
 // Under a storm of changes a snapshot takes locks, and still is one.
 func TestSnapshotTakesLocksInTheEnd(t *testing.T) {
 	w := newWorld(t)

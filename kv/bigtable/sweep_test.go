@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,21 +16,20 @@ import (
 // dead makes a transaction whose coordinator dies at a step.
 func (w *world) dead(step string, writes ...kv.Write) {
 	w.Helper()
-	p := &points{}
-	var reached bool
+	var dead atomic.Bool
 	e := w.server.openWith(w.T, quiet(w.server.options(w.clock)), func(s string) error {
-		if s == step && !reached {
-			reached = true
-			p.mu.Lock()
-			p.crashed = true
-			p.mu.Unlock()
+		if s == step {
+			dead.Store(true)
 		}
-		return p.hook(s)
+		if dead.Load() {
+			return errCrash
+		}
+		return nil
 	})
 	_, _ = e.Commit(w.Context(), &kv.Txn{Writes: writes})
+	settled(e) // what comes after the commit goes on behind the caller's back
 	e.die()
-	settled(e)
-	if !reached {
+	if !dead.Load() {
 		w.Fatalf("no step %q", step)
 	}
 }
@@ -145,6 +145,7 @@ func (w *world) rows(name string) int {
 // Tombstones go after their retention, with nothing else, and versions go on rising
 // for whoever opens the engine later with a clock that is behind.
 func TestTombstonesAreSwept(t *testing.T) {
+	slow(t)
 	w := newWorld(t)
 	w.commit(nil, put("b", "stays", "x"))
 	var gone kv.Version

@@ -205,6 +205,18 @@ func commitMutants() []seeded {
 				return m.Model.Commit(ctx, &changed)
 			}
 		}, []string{"WriteSkewIsRefused", "ReadsOfAbsentKeysAreProtected", "ConcurrentTransactionsAreSerializable", "ChecksDecideWhetherWritesHappen"}},
+		{"large commit does not exclude small ones", func(m *mutant) {
+			m.commit = func(ctx context.Context, t *kv.Txn) (kv.Version, error) {
+				if len(t.Writes) <= 100 {
+					return m.Model.Commit(ctx, t)
+				}
+				if _, err := m.Model.Commit(ctx, &kv.Txn{Checks: t.Checks}); err != nil {
+					return 0, err
+				}
+				yield()
+				return m.Model.Commit(ctx, &kv.Txn{Writes: t.Writes})
+			}
+		}, []string{"LargeAndSmallCommitsExcludeEachOther"}},
 		{"commit torn", func(m *mutant) {
 			m.commit = func(ctx context.Context, t *kv.Txn) (v kv.Version, err error) {
 				if v, err = m.Model.Commit(ctx, &kv.Txn{Checks: t.Checks}); err != nil {
@@ -371,6 +383,12 @@ func readMutants() []seeded {
 				return nil
 			}
 		}, []string{"ScanEndsOnCancelOrShowsAll"}},
+		{"scan ends at a page of large rows", func(m *mutant) {
+			m.scan = func(ctx context.Context, space string, r kv.Range, fn func(kv.Row) bool) error {
+				size := 0
+				return m.Model.Scan(ctx, space, r, func(row kv.Row) bool { size += len(row.Value); return fn(row) && size < 8<<20 })
+			}
+		}, []string{"ScanOfLargeRowsShowsAll"}},
 		{"scan has no values", eachScanned(func(r *kv.Row) { r.Value = nil }), []string{"ScanShowsWholeRows"}},
 		{"scan has no links", eachScanned(func(r *kv.Row) { r.Link = "" }), []string{"ScanShowsWholeRows"}},
 	}
@@ -469,6 +487,19 @@ func feedMutants() []seeded {
 				return v, nil
 			}
 		}, []string{"FeedReaderMissesAndRepeatsNothingWhileManyCommit"}},
+		{"large feed entries passed over", func(m *mutant) {
+			m.readFeed = func(ctx context.Context, space string, shard int, after kv.Position, limit int) ([]kv.FeedEntry, error) {
+				entries, err := m.Model.ReadFeed(ctx, space, shard, after, limit)
+				size := 0
+				for i := range entries {
+					if size += len(entries[i].Data); size > 2<<20 {
+						entries[i].Position = entries[len(entries)-1].Position
+						return entries[:i+1], err
+					}
+				}
+				return entries, err
+			}
+		}, []string{"FeedOfLargeEntriesIsReadToItsEnd"}},
 		{"trimmed entries passed over in silence", func(m *mutant) {
 			m.readFeed = func(ctx context.Context, space string, shard int, after kv.Position, limit int) ([]kv.FeedEntry, error) {
 				entries, err := m.Model.ReadFeed(ctx, space, shard, after, limit)
@@ -478,6 +509,18 @@ func feedMutants() []seeded {
 				return entries, err
 			}
 		}, []string{"FeedForgetsAfterItsRetention"}},
+		{"removed entries forgotten", func(m *mutant) {
+			m.readFeed = func(ctx context.Context, space string, shard int, after kv.Position, limit int) ([]kv.FeedEntry, error) {
+				entries, err := m.Model.ReadFeed(ctx, space, shard, after, limit)
+				if !errors.Is(err, kv.ErrFeedTrimmed) {
+					return entries, err
+				}
+				if entries, err = m.Model.ReadFeed(ctx, space, shard, "", limit); len(entries) > 0 {
+					return entries, err
+				}
+				return nil, kv.ErrFeedTrimmed // as long as there is nothing else to show
+			}
+		}, []string{"FeedKnowsWhatItHasRemoved"}},
 		{"feed never trimmed", func(m *mutant) {
 			m.createSpace = func(ctx context.Context, name string, opts kv.SpaceOptions) error {
 				opts.FeedRetention *= 1000
@@ -515,6 +558,30 @@ func spaceMutants() []seeded {
 				return err
 			}
 		}, []string{"ReCreatedSpaceIsEmpty", "FeedOfReCreatedSpaceIsEmpty"}},
+		{"space without rows forgets its versions", func(m *mutant) {
+			m.dropSpace = func(ctx context.Context, name string) error {
+				m.mu.Lock()
+				if s := m.spaces[name]; s != nil && len(s.rows) == 0 {
+					m.last = 0
+				}
+				m.mu.Unlock()
+				return m.Model.DropSpace(ctx, name)
+			}
+		}, []string{"VersionsAreNotReusedInReCreatedSpaces"}},
+		{"space dropped by another process not noticed", func(m *mutant) {
+			known := map[string]bool{}
+			m.createSpace = func(ctx context.Context, name string, opts kv.SpaceOptions) error {
+				known[name] = true
+				return m.Model.CreateSpace(ctx, name, opts)
+			}
+			m.get = func(ctx context.Context, refs []kv.Ref) ([]kv.Row, error) {
+				rows, err := m.Model.Get(ctx, refs)
+				if errors.Is(err, kv.ErrSpaceNotFound) && known[refs[0].Space] {
+					return make([]kv.Row, len(refs)), nil
+				}
+				return rows, err
+			}
+		}, []string{"SpaceReplacedByAnotherProcess"}},
 		{"names of spaces without case", func(m *mutant) {
 			eachWrite(func(w *kv.Write) { w.Space = strings.ToLower(w.Space) })(m)
 			eachRef(func(r *kv.Ref) { r.Space = strings.ToLower(r.Space) })(m)
@@ -571,7 +638,7 @@ func tryCase(t *testing.T, name string, mutate func(*mutant)) string {
 			continue
 		}
 		tb := &fakeTB{TB: t}
-		runCase(tb, Harness{Limits: ModelLimits, NewStore: func(testing.TB) Store {
+		runCase(tb, Harness{Limits: ModelLimits, Shared: true, NewStore: func(testing.TB) Store {
 			var model *Model
 			return func(_ testing.TB, c clock.Clock) kv.Engine {
 				if model == nil {

@@ -23,8 +23,10 @@ func feedCases() []suiteCase {
 		{"FeedEntryExistsIfAndOnlyIfItsWriteDoes", caseFeedAtomic},
 		{"FeedKeepsTheOrderOfEachKeyInOneShard", caseFeedOrder},
 		{"FeedReadInPiecesIsTheSame", caseFeedLimits},
+		{"FeedOfLargeEntriesIsReadToItsEnd", caseFeedLarge},
 		{"FeedReaderMissesAndRepeatsNothingWhileManyCommit", caseFeedConcurrent},
 		{"FeedForgetsAfterItsRetention", caseFeedRetention},
+		{"FeedKnowsWhatItHasRemoved", caseFeedRemoved},
 		{"FeedPositionsOutliveReopen", caseFeedReopen},
 		{"FeedOrderDoesNotFollowTheClock", caseFeedClock},
 		{"FeedOfReCreatedSpaceIsEmpty", caseFeedReCreated},
@@ -40,26 +42,35 @@ type feedReader struct {
 	after [feedShards]kv.Position
 }
 
+// next returns the next entries of a shard.
+func (r *feedReader) next(ctx context.Context, shard int) ([]kv.FeedEntry, error) {
+	entries, err := r.db.ReadFeed(ctx, r.space, shard, r.after[shard], r.limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) > r.limit {
+		return nil, fmt.Errorf("%d entries, limit %d", len(entries), r.limit)
+	}
+	for _, e := range entries {
+		if e.Position == "" || e.Position == r.after[shard] {
+			return nil, fmt.Errorf("position %q after %q", e.Position, r.after[shard])
+		}
+		r.after[shard] = e.Position
+	}
+	return entries, nil
+}
+
 // read returns all entries behind the last ones, shard by shard.
 func (r *feedReader) read(ctx context.Context) ([]kv.FeedEntry, error) {
 	var all []kv.FeedEntry
 	for shard := range feedShards {
 		for {
-			entries, err := r.db.ReadFeed(ctx, r.space, shard, r.after[shard], r.limit)
+			entries, err := r.next(ctx, shard)
 			if err != nil {
 				return nil, err
 			}
-			if len(entries) > r.limit {
-				return nil, fmt.Errorf("%d entries, limit %d", len(entries), r.limit)
-			}
 			if len(entries) == 0 {
 				break
-			}
-			for _, e := range entries {
-				if e.Position == "" || e.Position == r.after[shard] {
-					return nil, fmt.Errorf("position %q after %q", e.Position, r.after[shard])
-				}
-				r.after[shard] = e.Position
 			}
 			all = append(all, entries...)
 		}
@@ -198,6 +209,27 @@ func caseFeedLimits(f *fixture) {
 	}
 }
 
+// caseFeedLarge: an answer may end because of its bytes, before the limit.
+func caseFeedLarge(f *fixture) {
+	const commits, each, size = 5, 4, 1 << 20
+	f.space("a", feedOptions())
+	want := map[string][]string{}
+	for i := range commits {
+		var writes []kv.Write
+		for j := range each {
+			key := fmt.Sprint("key", j)
+			w := fed(put("a", key, "x"), string(pattern(size+i*each+j)))
+			writes = append(writes, w)
+			want[key] = append(want[key], string(w.Feed))
+		}
+		f.write(writes...)
+	}
+	got := byKey(f.readFeed(&feedReader{db: f.db, space: "a", limit: 1000}))
+	if diff := cmp.Diff(want, got); diff != "" {
+		f.Errorf("entries by key (-want +got):\n%.2000s", diff)
+	}
+}
+
 // caseFeedConcurrent is about commits that become visible in another order than
 // they began: a reader that polls must never pass one that comes later.
 func caseFeedConcurrent(f *fixture) {
@@ -229,18 +261,23 @@ func caseFeedConcurrent(f *fixture) {
 		}
 		return nil
 	}
-	// Engines behind a network need larger pages to keep up with the writers.
 	reader := &feedReader{db: f.db, space: "a", limit: 20}
 	var got []kv.FeedEntry
-	read := func() error {
-		entries, err := reader.read(f.ctx)
-		got = append(got, entries...)
-		return err
-	}
 	f.while(func(run int) error {
 		return concurrently(writers, func(i int) error { return write(run, i) })
-	}, read)
-	f.ok(read())
+	}, func() error {
+		// To read to the end would mean to chase the writers of an engine behind a
+		// network.
+		for shard := range feedShards {
+			entries, err := reader.next(f.ctx, shard)
+			if err != nil {
+				return err
+			}
+			got = append(got, entries...)
+		}
+		return nil
+	})
+	got = append(got, f.readFeed(reader)...)
 	f.ok(checkFeed(got, acked))
 	// The same for one who reads all of it afterwards.
 	f.ok(checkFeed(f.readFeed(&feedReader{db: f.db, space: "a", limit: 7}), acked))
@@ -307,10 +344,13 @@ func caseFeedRetention(f *fixture) {
 	want(entries[0].Position, "4", "5")
 	want(entries[2].Position)
 	f.clock.Advance(30 * time.Minute)
-	// 3 and 4 are gone now. Who has read 4 misses nothing; who has read 3 does.
+	// 3 and 4 are gone now, even if nobody has removed them yet. Who has read 4 misses
+	// nothing; who has read 3 does.
+	_, err := read(entries[0].Position)
+	f.wantErr(err, kv.ErrFeedTrimmed)
 	want("", "5")
 	want(entries[1].Position, "5")
-	_, err := read(entries[0].Position)
+	_, err = read(entries[0].Position)
 	f.wantErr(err, kv.ErrFeedTrimmed)
 	f.clock.Advance(1000 * time.Hour)
 	want("")
@@ -325,6 +365,66 @@ func caseFeedRetention(f *fixture) {
 	_, err = read(entries[1].Position)
 	f.wantErr(err, kv.ErrFeedTrimmed)
 	f.wantValue("a", "k0", "x") // rows outlive their entries
+}
+
+// caseFeedRemoved writes and reads so much that an engine removes old entries, which
+// then nobody can look at any more.
+func caseFeedRemoved(f *fixture) {
+	if f.harness.OwnTime {
+		return
+	}
+	const commits, shards = 300, 2
+	read := func(shard int, after kv.Position) (all []kv.FeedEntry) {
+		f.Helper()
+		for {
+			page, err := f.db.ReadFeed(f.ctx, "a", shard, after, commits)
+			f.ok(err)
+			if len(page) == 0 {
+				return all
+			}
+			all, after = append(all, page...), page[len(page)-1].Position
+		}
+	}
+	f.space("a", kv.SpaceOptions{FeedShards: shards, FeedRetention: time.Hour})
+	// fill returns the entries that there are then, by shard.
+	fill := func(data string) (all [shards][]kv.FeedEntry) {
+		f.Helper()
+		for i := range commits {
+			f.write(fed(put("a", fmt.Sprint("k", i%7), "x"), data))
+		}
+		total := 0
+		for shard := range shards {
+			all[shard] = read(shard, "")
+			total += len(all[shard])
+			for _, e := range all[shard] {
+				if string(e.Data) != data {
+					f.Fatalf("entry %q, want only those of %s", e.Data, data)
+				}
+			}
+		}
+		if total != commits {
+			f.Fatalf("%d entries of %s, want %d", total, data, commits)
+		}
+		return all
+	}
+	old := fill("old")
+	f.clock.Advance(1000 * time.Hour)
+	young := fill("young")
+	for range 2 {
+		for shard := range shards {
+			last := len(old[shard]) - 1
+			for _, after := range []kv.Position{"", old[shard][last].Position} {
+				if diff := cmp.Diff(young[shard], read(shard, after)); diff != "" {
+					f.Fatalf("entries of shard %d after %q (-want +got):\n%s", shard, after, diff)
+				}
+			}
+			for _, i := range []int{0, last - 1} {
+				_, err := f.db.ReadFeed(f.ctx, "a", shard, old[shard][i].Position, 1)
+				f.wantErr(err, kv.ErrFeedTrimmed)
+			}
+		}
+		f.reopen(f.clock)
+	}
 }
 
 func caseFeedReopen(f *fixture) {

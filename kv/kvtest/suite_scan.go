@@ -20,6 +20,7 @@ func scanCases() []suiteCase {
 		{"ScanGoesOnWithTheVeryNextKey", caseScanNextKey},
 		{"ScanStopsWhenToldTo", caseScanStop},
 		{"ScanShowsWholeRows", caseScanFields},
+		{"ScanOfLargeRowsShowsAll", caseScanLarge},
 	}
 }
 
@@ -80,11 +81,12 @@ func caseScanPages(f *fixture) {
 	slices.Reverse(backwards)
 	f.wantKeys("a", kv.Range{}, all...)
 	f.wantKeys("a", kv.Range{Reverse: true}, backwards...)
-	for _, size := range []int{1, 63, 64, 99, 100, 127, 128, 200, 255, 256, 499, 500, 511, 512, 999, 1000, 1023, 1024, 2000, 2048, 2099} {
-		for _, n := range []int{size, size + 1} {
-			f.wantKeys("a", kv.Range{Limit: n}, all[:n]...)
-			f.wantKeys("a", kv.Range{Reverse: true, Limit: n}, backwards[:n]...)
-			f.wantKeys("a", kv.Range{End: []byte(all[n-1])}, all[:n-1]...)
+	// Up to, at, and behind the ends of likely pages.
+	for _, n := range []int{1, 2, 63, 64, 65, 99, 100, 101, 127, 128, 129, 200, 201, 255, 256, 257, 499, 500, 501, 511, 512, 513, 999, 1000, 1001, 1023, 1024, 1025, 2000, 2001} {
+		f.wantKeys("a", kv.Range{Limit: n}, all[:n]...)
+		f.wantKeys("a", kv.Range{Reverse: true, Limit: n}, backwards[:n]...)
+		if n <= 1024 {
+			f.wantKeys("a", kv.Range{End: []byte(all[n])}, all[:n]...)
 		}
 	}
 }
@@ -141,6 +143,42 @@ func caseScanFields(f *fixture) {
 	slices.Reverse(want)
 	if diff := cmp.Diff(want, f.scan("a", kv.Range{Reverse: true}), rowOptions()); diff != "" {
 		f.Errorf("rows in reverse (-want +got):\n%s", diff)
+	}
+}
+
+// caseScanLarge: a page may end because of its bytes, long before it has its rows.
+func caseScanLarge(f *fixture) {
+	const rows, size = 20, 1 << 20
+	f.space("a")
+	var all []string
+	for i := range rows {
+		all = append(all, numbered(i))
+		f.write(kv.Write{Space: "a", Key: []byte(all[i]), Value: pattern(size + i)})
+	}
+	backwards := slices.Clone(all)
+	slices.Reverse(backwards)
+	for _, limit := range []int{0, rows - 1} {
+		for _, reverse := range []bool{false, true} {
+			want := all
+			if reverse {
+				want = backwards
+			}
+			if limit > 0 {
+				want = want[:limit]
+			}
+			var got []string
+			f.ok(f.db.Scan(f.ctx, "a", kv.Range{Limit: limit, Reverse: reverse}, func(row kv.Row) bool {
+				key := string(row.Key)
+				if i, _ := strconv.Atoi(key); len(row.Value) != size+i {
+					f.Errorf("value of row %s has %d bytes, want %d", key, len(row.Value), size+i)
+				}
+				got = append(got, key)
+				return true
+			}))
+			if diff := cmp.Diff(want, got); diff != "" {
+				f.Errorf("rows with limit %d, reverse %v (-want +got):\n%s", limit, reverse, diff)
+			}
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ func versionCases() []suiteCase {
 		{"VersionsCarryTheTime", caseVersionTime},
 		{"VersionsRiseWhateverTheClockDoes", caseVersionClock},
 		{"VersionsRiseOverDeletionAndReCreation", caseVersionDelete},
+		{"VersionsRiseLongAfterADeletion", caseVersionLongAfter},
 		{"VersionsRiseOverReopenWithEarlierClock", caseVersionReopen},
 		{"VersionIsAboveEveryCheckedOne", caseVersionChecked},
 		{"VersionsAreNotReusedInReCreatedSpaces", caseVersionSpace},
@@ -26,9 +27,14 @@ func caseVersionTime(f *fixture) {
 	f.space("a")
 	for _, d := range []time.Duration{0, time.Hour, 30 * 24 * time.Hour} {
 		now := f.clock.Advance(d)
-		v := f.write(put("a", "k", "x"))
-		if got := v.Time(); got.Before(now.Truncate(time.Millisecond)) || got.After(now.Add(time.Second)) {
-			f.Errorf("version of %v was made at %v", got, now)
+		for what, v := range map[string]kv.Version{
+			"a write":   f.write(put("a", "k", "x")),
+			"a check":   f.commit([]kv.Check{check("a", "no", 0)}),
+			"no change": f.commit(nil),
+		} {
+			if got := v.Time(); got.Before(now.Truncate(time.Millisecond)) || got.After(now.Add(time.Second)) {
+				f.Errorf("version of %v of a commit of %s was made at %v", got, what, now)
+			}
 		}
 	}
 }
@@ -73,6 +79,26 @@ func caseVersionDelete(f *fixture) {
 	}
 }
 
+// caseVersionLongAfter gives an engine time and reasons to forget what it knows of
+// deleted rows.
+func caseVersionLongAfter(f *fixture) {
+	f.space("a")
+	rising := f.rises()
+	for range 3 {
+		rising(f.write(put("a", "k", "x")))
+		rising(f.write(del("a", "k")))
+		for i := range 20 {
+			f.clock.Advance(7 * time.Hour)
+			f.write(put("a", numbered(i), "x"))
+			f.write(del("a", numbered(i)))
+			f.wantAbsent("a", "k")
+		}
+		f.clock.Advance(-20*7*time.Hour - time.Minute)
+		rising(f.write(put("a", "k", "y")))
+		rising(f.write(del("a", "k")))
+	}
+}
+
 func caseVersionReopen(f *fixture) {
 	f.space("a")
 	kept, gone := f.rises(), f.rises()
@@ -103,9 +129,12 @@ func caseVersionChecked(f *fixture) {
 
 func caseVersionSpace(f *fixture) {
 	rising := f.rises()
-	for range 3 {
+	for i := range 4 {
 		f.space("a")
 		rising(f.write(put("a", "k", "x")))
+		if i%2 == 1 {
+			rising(f.write(del("a", "k"))) // then no row has the highest version
+		}
 		f.ok(f.db.DropSpace(f.ctx, "a"))
 		f.clock.Advance(-time.Minute)
 	}

@@ -53,6 +53,37 @@ func TestFeedWaitsForEarlierTransactions(t *testing.T) {
 	}
 }
 
+// TestTrimStopsAtCommitsInFlight: behind an entry that is still to appear nothing is
+// removed, whatever its age.
+func TestTrimStopsAtCommitsInFlight(t *testing.T) {
+	e, o := openShared(t, postgres.Options{})
+	create(t, e, "a", feedOptions())
+	create(t, e, "b", kv.SpaceOptions{})
+	other, watch := connect(t, o.URL), connect(t, o.URL)
+	trim := func() int64 {
+		return watch.number(fmt.Sprintf(`select "%s".trim(1, 0, %d, 1000)`, o.Schema, time.Now().Add(time.Hour).UnixMicro()))
+	}
+	other.exec("begin")
+	other.exec(fmt.Sprintf(`lock table "%s".b_2 in share row exclusive mode`, o.Schema))
+	first := make(chan error, 1)
+	go func() {
+		_, err := e.Commit(context.Background(), &kv.Txn{Writes: []kv.Write{fed(put("a", "first", "x"), "first"), put("b", "k", "x")}})
+		first <- err
+	}()
+	eventually(t, "the first commit waits", func() bool { return watch.waiting(o.Schema) == 1 })
+	commit(t, e, fed(put("a", "second", "x"), "second"))
+	if n := trim(); n != 0 {
+		t.Errorf("%d entries removed behind one that is still to appear", n)
+	}
+	other.exec("rollback")
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if n := trim(); n != 2 {
+		t.Errorf("%d entries removed, want 2", n)
+	}
+}
+
 func TestFeedDoesNotWaitForOthers(t *testing.T) {
 	e, o := openShared(t, postgres.Options{})
 	create(t, e, "a", feedOptions())

@@ -29,6 +29,7 @@ type Server struct {
 	mu       sync.RWMutex
 	metagens map[string]int64 // guarded by mu: by name and generation; absent means 1
 	settings map[string]any   // guarded by mu: of the bucket, as in its JSON
+	pageLen  int              // guarded by mu: the most objects in an answer to a list
 }
 
 // New starts a server that ends with the test.
@@ -39,7 +40,7 @@ func New(tb testing.TB) *Server {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(fake.Stop)
-	s := &Server{Bucket: "objects", fake: fake, metagens: map[string]int64{}, settings: map[string]any{}}
+	s := &Server{Bucket: "objects", fake: fake, metagens: map[string]int64{}, settings: map[string]any{}, pageLen: 1000}
 	fake.CreateBucketWithOpts(fakestorage.CreateBucketOpts{Name: s.Bucket})
 	s.Server = faulthttp.New(tb, http.HandlerFunc(s.serve))
 	return s
@@ -50,6 +51,14 @@ func (s *Server) SetBucket(fields map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.Copy(s.settings, fields)
+}
+
+// LimitPages makes lists come in pages of at most n objects. The service sends 1000,
+// but may send fewer.
+func (s *Server) LimitPages(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pageLen = n
 }
 
 // PutForeign creates an object as another program would.
@@ -201,6 +210,11 @@ func (s *Server) getBucket(w http.ResponseWriter, r *http.Request) {
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	query := r.URL.Query()
+	if n, err := strconv.Atoi(query.Get("maxResults")); err != nil || n > s.pageLen {
+		query.Set("maxResults", strconv.Itoa(s.pageLen))
+		r.URL.RawQuery = query.Encode()
+	}
 	answer := s.forward(r)
 	var fields map[string]any
 	if answer.Code != http.StatusOK || json.Unmarshal(answer.Body.Bytes(), &fields) != nil {

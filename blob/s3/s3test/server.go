@@ -36,17 +36,19 @@ type Server struct {
 	backend *s3mem.Backend
 	handler http.Handler
 
-	mu        sync.RWMutex        // held for writing by requests that change something
-	ignored   map[string][]string // guarded by mu: headers by method
-	lifecycle string              // guarded by mu: XML
-	ahead     time.Duration       // guarded by mu: of the server's clock
+	mu        sync.RWMutex             // held for writing by requests that change something
+	ignored   map[string][]string      // guarded by mu: headers by method
+	lifecycle string                   // guarded by mu: XML
+	ahead     time.Duration            // guarded by mu: of the server's clock
+	pageLen   int                      // guarded by mu: the most keys in an answer to a list
+	older     map[string]time.Duration // guarded by mu: by key, see Age
 }
 
 // New starts a server that ends with the test.
 func New(tb testing.TB) *Server {
 	tb.Helper()
 	backend := s3mem.New()
-	s := &Server{Bucket: "objects", backend: backend, ignored: map[string][]string{}}
+	s := &Server{Bucket: "objects", backend: backend, ignored: map[string][]string{}, pageLen: 1000, older: map[string]time.Duration{}}
 	s.handler = gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithTimeSkewLimit(0)).Server()
 	if err := backend.CreateBucket(s.Bucket); err != nil {
 		tb.Fatal(err)
@@ -68,6 +70,21 @@ func (s *Server) Advance(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
+}
+
+// Age lets lists show an object as that much older than it is.
+func (s *Server) Age(key string, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.older[key] = d
+}
+
+// LimitPages makes lists come in pages of at most n keys. S3 sends 1000, but may send
+// fewer.
+func (s *Server) LimitPages(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pageLen = n
 }
 
 // SetLifecycle sets the bucket's rules, as the XML that S3 answers with.
@@ -231,9 +248,9 @@ func (s *Server) list(w http.ResponseWriter, bucket string, query url.Values) {
 		fail(w, http.StatusNotFound, "NoSuchBucket")
 		return
 	}
-	limit := 1000
+	limit := s.pageLen
 	if n, err := strconv.Atoi(query.Get("max-keys")); err == nil {
-		limit = n
+		limit = min(limit, n)
 	}
 	var result struct {
 		XMLName     xml.Name `xml:"ListBucketResult"`
@@ -256,7 +273,7 @@ func (s *Server) list(w http.ResponseWriter, bucket string, query url.Values) {
 			key = url.QueryEscape(key)
 		}
 		// S3 shows seconds here.
-		changed := c.LastModified.Truncate(time.Second).UTC().Format("2006-01-02T15:04:05.000Z")
+		changed := c.LastModified.Add(-s.older[c.Key]).Truncate(time.Second).UTC().Format("2006-01-02T15:04:05.000Z")
 		result.Contents = append(result.Contents, listed{key, c.ETag, changed, c.Size})
 	}
 	result.KeyCount = len(result.Contents)
